@@ -1,0 +1,29 @@
+# Two commands do everything on a fresh machine: make demo, make test.
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+RUN := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(RUN)/msvq demo
+
+test: $(READY) lint
+	$(RUN)/python -m pytest
+
+lint: $(READY)
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msvq needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (PyTorch is large: some minutes)"
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

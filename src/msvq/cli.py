@@ -1,0 +1,130 @@
+"""The command line: one thin function per command; the work is done elsewhere."""
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from msvq.errors import BadInput
+from msvq.version import __version__
+
+UsageError: Any = typer.BadParameter.__base__  # its home differs between the versions of typer
+
+app = typer.Typer(
+    name="msvq",
+    help="Learn an image encoder from unlabelled pictures, and see whether it worked.",
+    epilog="Start with: msvq demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. Bad input is answered with one sentence and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    try:
+        code = app([a for a in arguments if a != "--debug"], prog_name="msvq", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (BadInput, UsageError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        sentence = error.format_message() if isinstance(error, UsageError) else str(error)
+        Console(stderr=True).print(f"msvq: {sentence}", style="red", soft_wrap=True, markup=False, highlight=False)
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        Console(stderr=True).print("msvq: interrupted; continue a run with --resume")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"msvq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, on any command.")] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/demo"),
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", min=0)] = None,
+) -> None:
+    """Train MSVQ on the embedded data set in a few minutes, and show what it learned."""
+    from msvq.demo import demo as run_demo
+
+    run_demo(out=out, seed=seed)
+
+
+@app.command()
+def pretrain(
+    out: Annotated[Path, typer.Option(help="Directory of the run.")],
+    data: Annotated[str | None, typer.Option(help="Name of a data set. [default: the recipe's, or patterns]")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Name of a method; 'msvq methods' lists them. [default: the recipe's]")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Name of a recipe or a YAML file of settings. [default: the data set's own]"),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data. [default: the recipe's]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness. [default: 0]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ... [default: auto]")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, fp32 or bf16; auto is bf16 where native. [default: auto]")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+) -> None:
+    """Train an encoder.
+
+    Example: msvq pretrain --data patterns --out runs/x --epochs 5 --set train.base_lr=0.03
+    """
+    from msvq.pretraining import pretrain as run_pretrain
+
+    if resume and overwrite:
+        raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
+    run = run_pretrain(
+        out=out,
+        data=data,
+        method=method,
+        recipe=recipe,
+        epochs=epochs,
+        overrides=settings or [],
+        seed=seed,
+        device=device,
+        precision=precision,
+        resume=resume,
+        overwrite=overwrite,
+        made_by="msvq pretrain",
+    )
+    Console().print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: paper, views, teachers, queues, and student passes in a step."""
+    from msvq.methods.overview import overview
+
+    rows = overview()
+    table = Table(*(Column(name, no_wrap=name in ("name", "paper", "views")) for name in rows[0]))
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console().print(table)

@@ -1,0 +1,133 @@
+"""Random views of a batch of pictures, drawn from settings: batched, seeded, on the pictures' own device."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from msvq.data.image_ops import (
+    HUE,
+    colour_jitter,
+    crop_boxes,
+    gaussian_blur,
+    on_some,
+    resample,
+    to_grey,
+    to_source,
+)
+from msvq.errors import unknown
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ViewSettings(BaseModel):
+    """How one kind of view is drawn, in the order of its steps; probabilities are per picture."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    crop_area: tuple[Fraction, Fraction] = (0.2, 1.0)  # as fractions of the picture
+    flip: Fraction = 0.5
+    # Strengths: brightness, contrast and saturation by U(1 - s, 1 + s), hue by U(-s, s) turns, in random order.
+    jitter: tuple[Fraction, Fraction, Fraction, Annotated[float, Field(ge=0, le=0.5)]] = (0.0, 0.0, 0.0, 0.0)
+    jitter_p: Fraction = 0.0
+    grey_p: Fraction = 0.0
+    blur_p: Fraction = 0.0
+    blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)  # pixels of the view
+
+    @model_validator(mode="after")
+    def _ranges_are_ordered(self) -> Self:
+        low, high = self.crop_area
+        if not 0 < low <= high:
+            raise ValueError(f"crop_area must be (least, most) with 0 < least <= most <= 1, not {self.crop_area}")
+        if self.blur_sigma[0] > self.blur_sigma[1]:
+            raise ValueError(f"blur_sigma must be (least, most) with least <= most, not {self.blur_sigma}")
+        return self
+
+
+STRONG = ViewSettings(flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.8, grey_p=0.2, blur_p=0.5)
+WEAK = ViewSettings(flip=0.9)
+
+
+class Augment:
+    """Makes views of uint8 batches; `views` gives each kind of view its settings.
+
+    Every random number comes from the generator of the call, as many per view whatever they decide, so the same
+    generator state gives the same views and a change of one setting leaves the other steps' draws as they were.
+    """
+
+    def __init__(self, views: Mapping[str, ViewSettings], *, size: int, mean: Sequence[float], std: Sequence[float]):
+        self.views, self.size, self.mean, self.std = dict(views), size, tuple(mean), tuple(std)
+
+    def __call__(self, images: Tensor, kinds: Sequence[str], generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Independent views of `images` uint8 [N, H, W, 3], one per entry of `kinds`.
+
+        Each is a normalised float32 [N, 3, size, size] in channels_last.
+        """
+        for kind in kinds:
+            if kind not in self.views:
+                raise unknown("view", kind, self.views)
+        _check(images)
+        with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than a pixel's 256 levels
+            source = to_source(images)
+            return tuple(self._view(source, self.views[kind], generator) for kind in kinds)
+
+    def _view(self, source: Tensor, settings: ViewSettings, generator: torch.Generator) -> Tensor:
+        """One view [N, 3, size, size] of `source` [N, H, 3, W]."""
+        num, height, _, width = source.shape
+        boxes = crop_boxes(num, height, width, area=settings.crop_area, generator=generator)
+        draws = torch.rand(num, 13, generator=generator, device=generator.device)
+        flip, jittered, greyed, blurred, spread = draws[:, :5].unbind(1)
+        view = resample(source, boxes, flip < settings.flip, self.size)
+
+        if (rows := (jittered < settings.jitter_p).nonzero()[:, 0]).numel():
+            strengths = draws.new_tensor(settings.jitter)
+            centre = torch.ones_like(strengths).index_fill_(0, torch.tensor(HUE, device=draws.device), 0)
+            order = draws[:, 5:9].argsort(1)
+            rows = rows[(order[rows] == HUE).to(torch.uint8).argmax(1).argsort(stable=True)]
+            factors = (centre + strengths * (2 * draws[:, 9:] - 1))[rows]
+            view = on_some(view.contiguous(), rows, lambda some: colour_jitter(some, factors, order[rows]))
+        if (rows := (greyed < settings.grey_p).nonzero()[:, 0]).numel():
+            view = on_some(view, rows, to_grey)
+        if (rows := (blurred < settings.blur_p).nonzero()[:, 0]).numel():
+            low, high = settings.blur_sigma
+            sigma, radius = (low + (high - low) * spread)[rows], math.ceil(3 * high)
+            view = on_some(view, rows, lambda some: gaussian_blur(some, sigma, radius=radius))
+        return normalise(view, self.mean, self.std)
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(images - mean) / std per channel of float [N, 3, H, W], in channels_last."""
+    num, _, height, width = images.shape
+    pixels = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+    # One long row per picture: a broadcast over three channels would keep the processor from vectorising.
+    middle, spread = (images.new_tensor(values).repeat(height * width) for values in (mean, std))
+    pixels.view(num, -1).sub_(middle).mul_(1 / spread)
+    return pixels.permute(0, 3, 1, 2)
+
+
+def eval_view(images: Tensor, *, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """The picture as it is, for testing: uint8 [N, H, W, 3] -> normalised float [N, 3, size, size], channels_last.
+
+    A picture of another size is resized (antialiased, bilinear) until its shorter side is `size`, then cut at the
+    centre, as torchvision's Resize and CenterCrop do.
+    """
+    _check(images)
+    _, height, width, _ = images.shape
+    view = images.permute(0, 3, 1, 2).to(torch.float32).div_(255)
+    if (height, width) != (size, size):
+        short = min(height, width)
+        target = [int(size * side / short) for side in (height, width)]
+        view = F.interpolate(view, target, mode="bilinear", antialias=True, align_corners=False)
+        top, left = (round((side - size) / 2) for side in target)
+        view = view[:, :, top : top + size, left : left + size]
+    return normalise(view, mean, std)
+
+
+def _check(images: Tensor) -> None:
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        raise ValueError(f"pictures must be uint8 [N, H, W, 3], not {images.dtype} {list(images.shape)}")

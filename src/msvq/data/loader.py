@@ -1,0 +1,42 @@
+"""Batches in a seeded order that is a pure function of (seed, epoch), so any position can be resumed."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from msvq.data.store import Pictures
+from msvq.errors import BadInput
+
+
+def derive_seed(*numbers: int) -> int:
+    """A 62-bit seed from several numbers: nearby inputs give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 2)
+
+
+class Loader:
+    """Shuffled batches of uint8 pictures; the last partial batch of an epoch is dropped."""
+
+    def __init__(self, pictures: Pictures, *, batch_size: int, seed: int, device: torch.device) -> None:
+        if len(pictures) < batch_size:
+            raise BadInput(
+                f"{len(pictures)} pictures are fewer than one batch of {batch_size}; "
+                f"lower train.batch_size or give more pictures"
+            )
+        self.images = torch.from_numpy(pictures.images)
+        self.labels = torch.from_numpy(pictures.labels)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.device = device
+
+    def __len__(self) -> int:
+        return len(self.images) // self.batch_size
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3] and labels [N]."""
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
+        order = torch.randperm(len(self.images), generator=generator)
+        for index in range(start, len(self)):
+            chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
+            yield self.images[chosen].to(self.device), self.labels[chosen].to(self.device)

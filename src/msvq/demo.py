@@ -1,0 +1,50 @@
+"""`msvq demo`: the embedded data set, a few minutes, and a table that says whether it worked."""
+
+import json
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from msvq.data.sources import open_dataset
+from msvq.evaluate.knn import knn_accuracy
+from msvq.files import write_text
+from msvq.pretraining import pretrain
+from msvq.report.page import write_report
+from msvq.run import Run
+
+MADE_BY = "msvq demo"
+
+
+def demo(*, out: Path, seed: int | None = None, console: Console | None = None) -> Run:
+    """Train MSVQ on `patterns` and compare kNN of raw pixels, of the untrained and of the trained encoder.
+
+    A run that the demo made is replaced; any other is left alone and refused.
+    """
+    console = console or Console()
+    environment = out / "environment.json"
+    own = environment.is_file() and json.loads(environment.read_text()).get("made_by") == MADE_BY
+    run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)
+    scores = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
+    rows = {
+        "raw pixels": pixel_accuracy(run),
+        "encoder, untrained": scores[0],
+        "encoder, trained with MSVQ": scores[-1],
+    }
+    write_text(run.path / "eval" / "demo.json", json.dumps(rows, indent=2) + "\n")
+    write_report(run.path)
+    table = Table("features", "kNN accuracy", title="10 classes, 2,000 test pictures, k = 200")
+    table.columns[1].justify = "right"
+    for name, accuracy in rows.items():
+        table.add_row(name, f"{accuracy:.1f} %")
+    console.print(table)
+    console.print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True)
+    return run
+
+
+def pixel_accuracy(run: Run) -> float:
+    """kNN on the pictures themselves."""
+    data, settings = open_dataset(run.config.data), run.config.evaluate
+    bank, test = (torch.from_numpy(split.images).flatten(1) / 255 for split in (data.bank, data.test))
+    return knn_accuracy(bank, test, data, k=settings.knn_k, temp=settings.knn_temp)

@@ -1,0 +1,1 @@
+"""Is the encoder any good? Features, and what they can tell."""

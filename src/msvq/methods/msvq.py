@@ -1,0 +1,149 @@
+"""MSVQ and its family: one student, momentum teachers, queues, and soft labels between them.
+
+Paper: MSVQ: Self-Supervised Learning with Multiple Sample Views and Queues, arXiv 2305.05370.
+Equation numbers are the paper's.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature
+from msvq.model.heads import moco_head
+from msvq.model.losses import entropy, info_nce, similarity, soft_cross_entropy, unit
+from msvq.model.norm import split_batch_norm
+from msvq.model.queue import Queue
+from msvq.model.teacher import Backbone, Network, Teacher
+
+WARM_START_TEMP = 0.2
+
+
+class SoftLabel(NamedTuple):
+    """P^{view,queue}: how similar `teacher` finds a view to the entries of a queue. Counted from 1."""
+
+    view: int
+    teacher: int
+    queue: int
+
+
+class MSVQ(Method):
+    """Multiple sample views and queues. Members of the family differ in the two tables below alone."""
+
+    title: ClassVar[str] = "MSVQ"
+    paper: ClassVar[str] = "arXiv 2305.05370"
+    soft_labels: ClassVar[tuple[SoftLabel, ...]] = (
+        SoftLabel(2, 1, 1),
+        SoftLabel(3, 1, 1),
+        SoftLabel(4, 2, 2),
+    )
+    stored: ClassVar[Mapping[int, int]] = {1: 2, 2: 4}  # queue -> the view whose embeddings it stores
+    projector_norm: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        student_temp: Temperature = 0.1,
+        teacher_temp: Temperature = 0.04,
+        momentum1: Momentum = 0.99,
+        momentum2: Momentum = 0.95,
+        queue_size: Count = 4096,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 128,
+        bn_splits: Count = 8,
+        shuffle: bool = True,
+        teacher_augmentation: Literal["weak", "strong"] = "weak",
+        warm_start: Share = 0.0,
+    ) -> None:
+        super().__init__()
+        head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=self.projector_norm)
+        self.student = Network(cast(nn.Module, backbone), head)
+        split_batch_norm(self.student, bn_splits)
+        momentums = (momentum1, momentum2)[: max(label.teacher for label in self.soft_labels)]
+        self.teachers = nn.ModuleList(Teacher(self.student, momentum=m, shuffle=shuffle) for m in momentums)
+        self.queues = nn.ModuleDict({str(b): Queue(queue_size, output_dim) for b in self.stored})
+        self.student_temp, self.teacher_temp, self.warm_start = student_temp, teacher_temp, warm_start
+        self.teacher_views = sorted(label.view for label in self.soft_labels)
+        self.views = ("strong", *(teacher_augmentation for _ in self.teacher_views))
+
+    def forward(self, batch: Batch) -> Loss:
+        """Algorithm 1. The teachers follow first: they start as copies, so it equals following last."""
+        x1, x = batch.views[0], dict(zip(self.teacher_views, batch.views[1:], strict=True))
+        queue = {b: cast(Queue, self.queues[str(b)]) for b in self.stored}
+        for teacher in self.teachers:
+            cast(Teacher, teacher).follow(self.student)  # Eq. 6, 12
+
+        z1 = unit(self.student(x1))
+        z = {a: unit(self.teachers[t - 1](x[a])) for a, t, _ in self.soft_labels}
+
+        l1 = {b: similarity(z1, queue[b].keys) / self.student_temp for b in queue}  # Eq. 3, 9 before softmax
+        p = {
+            (a, b): torch.softmax(similarity(z[a], queue[b].keys) / self.teacher_temp, dim=1)  # Eq. 4, 7, 10
+            for a, _, b in self.soft_labels
+        }
+        loss = torch.stack([soft_cross_entropy(p[a, b], l1[b]) for a, b in p]).mean()  # Eq. 5, 8, 11, 13
+        with torch.no_grad():  # the paper's equations say KL, its algorithm cross entropy: same gradient
+            logs = {"kl": loss - torch.stack([entropy(p_ab) for p_ab in p.values()]).mean()}
+
+        if batch.progress < self.warm_start:  # ours: a contrastive term while the teachers are young
+            w = 1 - batch.progress / self.warm_start
+            loss = (1 - w) * loss + w * info_nce(z1, z[2], queue[1].keys, temp=WARM_START_TEMP)
+
+        for b, a in self.stored.items():
+            queue[b].push(z[a], batch.labels)  # after use: first in, first out
+        return Loss(loss, logs)
+
+    @classmethod
+    def hyperparameters(cls) -> dict[str, tuple[Any, Any]]:
+        """As for every method, without the momentum of a teacher that this member does not have."""
+        keywords = super().hyperparameters()
+        if all(label.teacher == 1 for label in cls.soft_labels):
+            del keywords["momentum2"]
+        return keywords
+
+
+class ReSSL(MSVQ):
+    """The smallest member: one weak view, one teacher, one queue (Eq. 5)."""
+
+    title = "ReSSL"
+    paper = "arXiv 2107.09282"
+    soft_labels = (SoftLabel(2, 1, 1),)
+    stored: ClassVar[Mapping[int, int]] = {1: 2}
+
+
+class MSV(MSVQ):
+    """Two views in one teacher, one queue (Eq. 8)."""
+
+    title = "MSV"
+    soft_labels = (SoftLabel(2, 1, 1), SoftLabel(3, 1, 1))
+    stored: ClassVar[Mapping[int, int]] = {1: 2}
+
+
+class MQ(MSVQ):
+    """Two teachers with a view and a queue each (Eq. 11)."""
+
+    title = "MQ"
+    soft_labels = (SoftLabel(2, 1, 1), SoftLabel(4, 2, 2))
+
+
+class MSVQDagger(MSVQ):
+    """MSVQ with batch norm in the projector."""
+
+    title = "MSVQ†"
+    projector_norm = True
+
+
+class MSVQX3(MSVQ):
+    """Variation (i): X3 goes to teacher 2 and its queue, which still stores Z4 alone."""
+
+    title = "MSVQ (X3 in teacher 2)"
+    soft_labels = (SoftLabel(2, 1, 1), SoftLabel(3, 2, 2), SoftLabel(4, 2, 2))
+
+
+class MSVQX5(MSVQ):
+    """Variation (ii): a fourth soft label, from a further view X5 in teacher 2."""
+
+    title = "MSVQ (with X5)"
+    soft_labels = (SoftLabel(2, 1, 1), SoftLabel(3, 1, 1), SoftLabel(4, 2, 2), SoftLabel(5, 2, 2))

@@ -1,0 +1,1 @@
+"""The parts: backbone, heads, split batch norm, teacher, queue and losses."""

@@ -1,0 +1,42 @@
+"""The memory of past teacher embeddings (methods.md 1.7)."""
+
+import torch
+from torch import Tensor, nn
+
+from msvq.model.losses import unit
+
+
+class Queue(nn.Module):
+    """A first-in-first-out memory of unit vectors, with the labels of their pictures for analysis.
+
+    All of it is in the `state_dict`. `keys` [Q, d] starts as random directions, `labels` [Q] as -1.
+    """
+
+    keys: Tensor
+    labels: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"a queue holds at least one key, not {size}")
+        self.register_buffer("keys", unit(torch.randn(size, dim)))
+        self.register_buffer("labels", torch.full((size,), -1))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @torch.no_grad()
+    def push(self, z: Tensor, labels: Tensor) -> None:
+        """Store embeddings [N, d] and labels [N] over the oldest entries, wrapping at the end.
+
+        Call it after the loss. The write goes to a copy, because the backward pass still reads the keys
+        that the loss was computed with.
+        """
+        size = len(self)
+        slots = (self.pointer + torch.arange(len(z), device=z.device)) % size
+        slots, newest = slots[-size:], slice(-size, None)
+        self.keys = self.keys.index_copy(0, slots, unit(z.detach())[newest])
+        self.labels = self.labels.index_copy(0, slots, labels[newest])
+        self.pointer = (self.pointer + len(z)) % size

@@ -1,0 +1,1 @@
+"""Settings that come with the package, one YAML file per data set."""

@@ -1,0 +1,1 @@
+"""The page a person looks at after training. Reads a run's files; never imports torch."""

@@ -1,0 +1,47 @@
+"""Which device, and which number format on it."""
+
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+
+from msvq.errors import BadInput
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def resolve_device(name: str) -> torch.device:
+    """A device that is there. "auto": a GPU if there is one, else the CPU."""
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        found = torch.accelerator.current_accelerator(check_available=True)
+        there = "cpu" if found is None else f"cpu, {found.type}"
+        raise BadInput(f"device {name!r} is not there; this machine has: {there} (or use 'auto')") from None
+    if device.type == "meta":
+        raise BadInput("device 'meta' holds no numbers, so nothing can be trained on it; use 'auto'")
+    return device
+
+
+def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+    """ "auto": bf16 where the hardware computes in it natively, else fp32."""
+    if name != "auto":
+        return name
+    native = (device.type == "cpu" and cpu_has_bf16()) or (
+        device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    )
+    return "bf16" if native else "fp32"
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this processor multiplies in bf16 rather than emulating it."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """The context in which networks run; losses leave it by themselves."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

@@ -1,0 +1,66 @@
+"""What a person sees while a run trains: a live bar in a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class TrainingDisplay:
+    """Epoch, loss, kNN, pictures per second and time left."""
+
+    def __init__(self, console: Console, *, total_steps: int, epochs: int, batch_size: int) -> None:
+        self.console, self.total_steps, self.epochs, self.batch_size = (
+            console,
+            total_steps,
+            epochs,
+            batch_size,
+        )
+        self.knn: float | None = None
+        self.bar: Progress | None = None
+        if console.is_terminal:
+            self.bar = Progress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=console,
+            )
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def start(self, step: int) -> None:
+        """Begin counting at `step`, which is not 0 when a run is resumed."""
+        self.first_step, self.started = step, time.monotonic()
+        if self.bar is not None:
+            self.task = self.bar.add_task("starting", total=self.total_steps, completed=step, facts="")
+
+    def step(self, step: int, epoch: int, loss: float, images_per_second: float) -> None:
+        """One step is done."""
+        if self.bar is not None:
+            facts = self._facts(loss, images_per_second)
+            self.bar.update(self.task, completed=step, description=f"epoch {epoch}/{self.epochs}", facts=facts)
+
+    def epoch(self, step: int, epoch: int, loss: float, images_per_second: float) -> None:
+        """An epoch is done: a log line where there is no bar."""
+        if self.bar is None:
+            per_step = (time.monotonic() - self.started) / max(1, step - self.first_step)
+            left = time.strftime("%H:%M:%S", time.gmtime(per_step * (self.total_steps - step)))
+            self.console.print(f"epoch {epoch}/{self.epochs}  {self._facts(loss, images_per_second)}  {left} left")
+
+    def _facts(self, loss: float, images_per_second: float) -> str:
+        knn = "" if self.knn is None else f"  kNN {self.knn:.1f} %"
+        return f"loss {loss:.3f}{knn}  {images_per_second:.0f} pictures/s"

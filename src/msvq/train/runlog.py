@@ -1,0 +1,36 @@
+"""The run's log: `metrics.jsonl`, one object per line."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class RunLog:
+    """Appends lines to a metrics file; each is on disk's way before the next is made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Append one line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **values}) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after `step`, so that a resumed run does not log it twice."""
+        kept = [line for line in read_metrics(self.path) if line["step"] <= step]
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All lines of a metrics file; a last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
