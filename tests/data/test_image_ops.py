@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.functional as TF
-from PIL import Image
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
 from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
 
@@ -17,9 +18,7 @@ def noise(num: int, height: int, width: int, seed: int = 0) -> Tensor:
     """uint8 [num, height, width, 3]: half of it noise, half of it smooth with saturated colours and flat greys."""
     rng = np.random.default_rng(seed)
     pictures = rng.integers(0, 256, (num, height, width, 3), dtype=np.uint8)
-    ramp = np.linspace(0, 1, width)[None, :, None] * rng.uniform(0, 300, (1, 1, 3)) + rng.uniform(
-        -40, 40, (1, 1, 3)
-    )
+    ramp = np.linspace(0, 1, width)[None, :, None] * rng.uniform(0, 300, (1, 1, 3)) + rng.uniform(-40, 40, (1, 1, 3))
     pictures[::2] = np.clip(ramp, 0, 255).astype(np.uint8)
     pictures[:, : height // 4] = pictures[:, : height // 4, :, :1]
     return torch.from_numpy(pictures)
@@ -35,9 +34,7 @@ def pil(picture: Tensor) -> Image.Image:
 
 def levels(pictures: list[Image.Image]) -> Tensor:
     """float [N, 3, H, W] in 0 .. 255."""
-    return (
-        torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).permute(0, 3, 1, 2).float()
-    )
+    return torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).permute(0, 3, 1, 2).float()
 
 
 def gap(ours: Tensor, theirs: list[Image.Image]) -> float:
@@ -56,10 +53,8 @@ def gen(seed: int = 0) -> torch.Generator:
 def test_crop_resize_flip_is_pillows(height: int, width: int, size: int) -> None:
     pictures = noise(24, height, width)
     boxes = ops.crop_boxes(24, height, width, area=(0.02, 1.0), generator=gen())
-    boxes[:4] = (
-        torch.tensor(  # the whole, two corners, and one narrow strip: enlarged one way, reduced the other
-            [[0, 0, height, width], [0, 0, 9, 7], [height - 11, width - 13, 11, 13], [2, 5, height - 3, 6]]
-        )
+    boxes[:4] = torch.tensor(  # the whole, two corners, and one narrow strip: enlarged one way, reduced the other
+        [[0, 0, height, width], [0, 0, 9, 7], [height - 11, width - 13, 11, 13], [2, 5, height - 3, 6]]
     )
     flip = torch.arange(24) % 3 == 0
     theirs = []
@@ -175,6 +170,13 @@ def test_jitter_is_close_to_pillows_own_sequence() -> None:
     assert apart.max() < 10
 
 
+def test_jitter_without_hue_leaves_the_hue_step_out() -> None:
+    images = to_float(noise(24, 8, 8))
+    order = torch.tensor(list(itertools.permutations(range(4))))
+    same = ops.colour_jitter(images, torch.tensor([1.0, 1.0, 1.0, 0.0]).expand(24, 4), order)
+    assert torch.allclose(same, images, atol=1e-6)
+
+
 def blur_slowly(image: Tensor, sigma: float, radius: int) -> Tensor:
     """One picture [3, H, W] in float64, tap by tap, the edge pixel repeated."""
     offsets = range(-radius, radius + 1)
@@ -204,11 +206,7 @@ def test_blur_is_a_gaussian(height: int, width: int) -> None:
 def test_blur_is_close_to_pillows_boxes() -> None:
     pictures = noise(4, 32, 32)
     sigma = torch.tensor([0.5, 1.0, 1.5, 2.0])
-    from PIL import ImageFilter
-
-    theirs = [
-        pil(p).filter(ImageFilter.GaussianBlur(s)) for p, s in zip(pictures, sigma.tolist(), strict=True)
-    ]
+    theirs = [pil(p).filter(ImageFilter.GaussianBlur(s)) for p, s in zip(pictures, sigma.tolist(), strict=True)]
     ours = ops.gaussian_blur(to_float(pictures), sigma)
     assert float((ours * 255 - levels(theirs)).abs().mean()) < 1.5
 
@@ -220,22 +218,23 @@ def test_crops_are_distributed_as_torchvisions(height: int, width: int, area: tu
     num = 4000
     picture = Image.new("RGB", (width, height))
     torch.manual_seed(0)  # torchvision draws from the global state
-    theirs = np.array(
-        [RandomResizedCrop.get_params(picture, area, (3 / 4, 4 / 3)) for _ in range(num)], dtype=float
-    )
+    crop = RandomResizedCrop(32, area)
+    theirs = np.array([crop.get_params(picture, crop.scale, crop.ratio) for _ in range(num)], dtype=float)
     ours = ops.crop_boxes(num, height, width, area=area, generator=gen()).double().numpy()
     assert (ours[:, :2] >= 0).all()
     assert (ours[:, 0] + ours[:, 2] <= height).all()
     assert (ours[:, 1] + ours[:, 3] <= width).all()
     quantiles = np.linspace(0.02, 0.98, 25)
-    for what, scale in {
-        "area": (lambda b: b[:, 2] * b[:, 3], height * width),
-        "ratio": (lambda b: np.log(b[:, 3] / b[:, 2]), 2 * np.log(4 / 3)),
-        "top": (lambda b: b[:, 0], height),
-        "left": (lambda b: b[:, 1], width),
-    }.values():
-        apart = np.abs(np.quantile(what(ours), quantiles) - np.quantile(what(theirs), quantiles)) / scale
-        assert apart.max() < 0.05
+    unit = np.array([height * width, 2 * np.log(4 / 3), height, width])
+
+    def shape(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Area, log aspect ratio, top and left [num, 4], as fractions of their range."""
+        top, left, h, w = boxes.T
+        fractions: NDArray[np.float64] = np.stack((h * w, np.log(w / h), top, left), 1) / unit
+        return fractions
+
+    apart = np.quantile(shape(ours), quantiles, axis=0) - np.quantile(shape(theirs), quantiles, axis=0)
+    assert np.abs(apart).max() < 0.05
 
 
 def test_crop_area_is_uniform_and_ratio_log_uniform_where_all_fits() -> None:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from msvq.data.image_ops import (
     HUE,
-    colour_jitter,
     crop_boxes,
     gaussian_blur,
+    hue_turn,
+    jitter_sorted_,
     on_some,
     resample,
     to_grey,
@@ -32,7 +33,7 @@ class ViewSettings(BaseModel):
 
     crop_area: tuple[Fraction, Fraction] = (0.2, 1.0)  # as fractions of the picture
     flip: Fraction = 0.5
-    # Strengths: brightness, contrast and saturation by U(1 - s, 1 + s), hue by U(-s, s) turns, in random order.
+    # Strengths s of brightness, contrast and saturation, factors U(1 - s, 1 + s), and hue, U(-s, s) turns.
     jitter: tuple[Fraction, Fraction, Fraction, Annotated[float, Field(ge=0, le=0.5)]] = (0.0, 0.0, 0.0, 0.0)
     jitter_p: Fraction = 0.0
     grey_p: Fraction = 0.0
@@ -43,7 +44,8 @@ class ViewSettings(BaseModel):
     def _ranges_are_ordered(self) -> Self:
         low, high = self.crop_area
         if not 0 < low <= high:
-            raise ValueError(f"crop_area must be (least, most) with 0 < least <= most <= 1, not {self.crop_area}")
+            wanted = "(least, most) with 0 < least <= most <= 1"
+            raise ValueError(f"crop_area must be {wanted}, not {self.crop_area}")
         if self.blur_sigma[0] > self.blur_sigma[1]:
             raise ValueError(f"blur_sigma must be (least, most) with least <= most, not {self.blur_sigma}")
         return self
@@ -56,12 +58,15 @@ WEAK = ViewSettings(flip=0.9)
 class Augment:
     """Makes views of uint8 batches; `views` gives each kind of view its settings.
 
-    Every random number comes from the generator of the call, as many per view whatever they decide, so the same
-    generator state gives the same views and a change of one setting leaves the other steps' draws as they were.
+    Every random number comes from the generator of the call, as many per view whatever they decide: the same
+    generator state gives the same views, and a changed setting leaves the draws of the other steps as they were.
     """
 
     def __init__(self, views: Mapping[str, ViewSettings], *, size: int, mean: Sequence[float], std: Sequence[float]):
         self.views, self.size, self.mean, self.std = dict(views), size, tuple(mean), tuple(std)
+        # A large block, freed untouched, makes glibc keep freed blocks for the next view instead of handing
+        # them back to the system, whose page faults took a quarter of the time.
+        torch.empty(31 << 20, dtype=torch.uint8)
 
     def __call__(self, images: Tensor, kinds: Sequence[str], generator: torch.Generator) -> tuple[Tensor, ...]:
         """Independent views of `images` uint8 [N, H, W, 3], one per entry of `kinds`.
@@ -72,7 +77,7 @@ class Augment:
             if kind not in self.views:
                 raise unknown("view", kind, self.views)
         _check(images)
-        with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than a pixel's 256 levels
+        with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than 256 levels
             source = to_source(images)
             return tuple(self._view(source, self.views[kind], generator) for kind in kinds)
 
@@ -85,12 +90,10 @@ class Augment:
         view = resample(source, boxes, flip < settings.flip, self.size)
 
         if (rows := (jittered < settings.jitter_p).nonzero()[:, 0]).numel():
-            strengths = draws.new_tensor(settings.jitter)
-            centre = torch.ones_like(strengths).index_fill_(0, torch.tensor(HUE, device=draws.device), 0)
             order = draws[:, 5:9].argsort(1)
-            rows = rows[(order[rows] == HUE).to(torch.uint8).argmax(1).argsort(stable=True)]
-            factors = (centre + strengths * (2 * draws[:, 9:] - 1))[rows]
-            view = on_some(view.contiguous(), rows, lambda some: colour_jitter(some, factors, order[rows]))
+            rows = rows[hue_turn(order[rows]).argsort(stable=True)]
+            factors, order = _jitter_factors(draws[:, 9:], settings.jitter)[rows], order[rows]
+            view = on_some(view.contiguous(), rows, lambda some: jitter_sorted_(some, factors, order))
         if (rows := (greyed < settings.grey_p).nonzero()[:, 0]).numel():
             view = on_some(view, rows, to_grey)
         if (rows := (blurred < settings.blur_p).nonzero()[:, 0]).numel():
@@ -98,6 +101,13 @@ class Augment:
             sigma, radius = (low + (high - low) * spread)[rows], math.ceil(3 * high)
             view = on_some(view, rows, lambda some: gaussian_blur(some, sigma, radius=radius))
         return normalise(view, self.mean, self.std)
+
+
+def _jitter_factors(draws: Tensor, strengths: Sequence[float]) -> Tensor:
+    """Uniform `draws` [N, 4] -> factors in 1 -+ strength and, in the last column, hue shifts in -+ strength."""
+    factors = 1 + (2 * draws - 1) * draws.new_tensor(strengths)
+    factors[:, HUE] -= 1
+    return factors
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -111,9 +121,9 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def eval_view(images: Tensor, *, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """The picture as it is, for testing: uint8 [N, H, W, 3] -> normalised float [N, 3, size, size], channels_last.
+    """The pictures as they are, uint8 [N, H, W, 3] -> normalised float [N, 3, size, size] in channels_last.
 
-    A picture of another size is resized (antialiased, bilinear) until its shorter side is `size`, then cut at the
+    Those of another size are resized (antialiased, bilinear) until the shorter side is `size`, then cut at the
     centre, as torchvision's Resize and CenterCrop do.
     """
     _check(images)

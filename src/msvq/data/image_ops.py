@@ -1,8 +1,8 @@
 """Batched picture operations that follow Pillow's, each with its own parameters per picture.
 
-Pictures are float [N, 3, H, W] in [0, 1]; results are planar (contiguous), since colour work goes plane by plane.
-Parameters are [N] and may live on any device: they are moved to the pictures. Nothing here draws random numbers
-except `crop_boxes`, and no input is modified.
+Pictures are float [N, 3, H, W] in [0, 1], in any memory format; results are planar, since colours are fastest
+plane by plane. Parameters are [N] and may live on any device: they are moved to the pictures. Only `crop_boxes`
+draws random numbers. No input is modified, but by the functions that say so.
 """
 
 import math
@@ -26,8 +26,8 @@ def crop_boxes(
 ) -> Tensor:
     """Random crops of [height, width] pictures: int64 [num, 4] of top, left, height, width.
 
-    The distribution of torchvision's RandomResizedCrop: the area a uniform fraction, the aspect ratio log-uniform,
-    the first of ten attempts that fits, else the largest centred crop whose ratio is allowed.
+    The distribution of torchvision's RandomResizedCrop: the area a uniform fraction, the aspect ratio
+    log-uniform, the first of ten attempts that fits, else the largest centred crop whose ratio is allowed.
     """
     # float64: a float32 draw times a count may round up to the count, one place too far.
     draws = torch.rand(num, 22, generator=generator, device=generator.device, dtype=torch.float64)
@@ -60,12 +60,12 @@ def to_source(images: Tensor) -> Tensor:
 
 
 def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, size: int) -> Tensor:
-    """Cut uint8 [N, H, W, 3] to `boxes` [N, 4], resize and mirror where `flip` [N]: float [N, 3, size, size]."""
+    """uint8 [N, H, W, 3], cut to `boxes` [N, 4], resized, mirrored where `flip` [N]: [N, 3, size, size]."""
     return resample(to_source(images), boxes, flip, size).contiguous()
 
 
 def resample(source: Tensor, boxes: Tensor, flip: Tensor, size: int) -> Tensor:
-    """`crop_resize` of what `to_source` made, so that several views share it; a strided [N, 3, size, size]."""
+    """`crop_resize` of what `to_source` made, which several views share; [N, 3, size, size], not contiguous."""
     num, height, _, width = source.shape
     # Two dense matrices per picture serve enlarged and reduced crops alike and, at these sizes, cost less
     # than grid sampling, which cannot antialias.
@@ -82,7 +82,8 @@ def _resize_weights(boxes: Tensor, flip: Tensor, extent: int, size: int, device:
     A triangle as wide as the scale (at least one pixel), over the pixels of the crop alone.
     """
     reduces = bool((boxes[:, 2:] > size).any())  # before the move: a box drawn on the CPU costs no device sync
-    start, length = boxes.to(device, torch.float32)[..., None].split(2, 1)  # [N, 2, 1] each
+    spans = boxes.to(device, torch.float32)[..., None]
+    start, length = spans[:, :2], spans[:, 2:]  # [N, 2, 1] each
     scale = length / size
     centre = start - 0.5 + (torch.arange(size, device=device) + 0.5) * scale
     centre[:, 1] = torch.where(flip.to(device)[:, None], centre[:, 1].flip(1), centre[:, 1])
@@ -103,7 +104,7 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the picture's mean grey, a whole number of 255ths as Pillow's: `factor` [N] 1 leaves the picture."""
+    """Blend with the picture's mean grey, as Pillow in whole 255ths: `factor` [N] 1 leaves the picture."""
     factor = factor.to(images.device)
     return _blend(images, factor, torch.zeros_like(factor), (1 - factor) * _mean_grey(images))
 
@@ -120,7 +121,7 @@ def to_grey(images: Tensor) -> Tensor:
 
 
 def _blend(images: Tensor, factor: Tensor, grey: Tensor, level: Tensor) -> Tensor:
-    """factor * picture + grey * its luma + level, clamped: one 3x3 colour matrix and one constant per picture."""
+    """factor * picture + grey * its luma + level, clamped: a 3x3 colour matrix and a constant per picture."""
     factor, grey, level = (p.to(images.device, images.dtype)[:, None, None] for p in (factor, grey, level))
     colours = factor * torch.eye(3, device=images.device) + grey * images.new_tensor(LUMA)
     mixed = torch.baddbmm(level, colours, images.flatten(2)).clamp_(0, 1)
@@ -136,8 +137,8 @@ def _mean_grey(images: Tensor) -> Tensor:
 def adjust_hue(images: Tensor, shift: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Turn the HSV hue by `shift` [N] in (-0.5, 0.5) turns; `out` may be `images` itself.
 
-    Pillow keeps hue in 255 steps and cuts off what is finer, the shift's too, and lets it overflow at 256. Here the
-    shift and the overflow are the same and the hue is a smooth one half a step lower, which is at most half a step off.
+    Pillow cuts hue, saturation and shift off to 255ths and lets the turned hue overflow at 256. Here shift and
+    overflow are the same; hue and saturation stay smooth, half a step lower, so at most half a step apart.
     """
     out = torch.empty_like(images) if out is None else out
     shift = (shift.to(images.device, images.dtype) * 255).trunc().view(-1, 1, 1)
@@ -148,7 +149,7 @@ def adjust_hue(images: Tensor, shift: Tensor, *, out: Tensor | None = None) -> T
     torch.maximum(highest, red, out=highest)
     torch.minimum(lowest, red, out=lowest)
     chroma = torch.sub(highest, lowest).clamp_min_(1e-6)
-    # Linear in the colours on either side of the red-cyan axis: 3 -+ (2 max - min + r - g - b) / chroma sextants.
+    # On either side of the red-cyan axis hue is linear: 3 -+ (2 max - min + r - g - b) / chroma, in sextants.
     hue = torch.sub(red, green).sub_(blue).add_(highest, alpha=2).sub_(lowest).div_(chroma)
     work = torch.sub(green, blue, out=lowest)
     hue.copysign_(work)
@@ -166,37 +167,46 @@ def adjust_hue(images: Tensor, shift: Tensor, *, out: Tensor | None = None) -> T
     return out
 
 
+def hue_turn(order: Tensor) -> Tensor:
+    """Which of the four steps turns the hue: [N] in 0 .. 3 of `order` [N, 4]."""
+    return (order == HUE).to(torch.uint8).argmax(1)
+
+
 def colour_jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """The four adjustments with `factors` [N, 4], in each picture's own order.
 
-    The columns of `factors` are brightness, contrast, saturation and hue; a row of `order` int64 [N, 4] lists them
-    as they are to be done. Fastest when the pictures come sorted by where hue stands in their order.
+    The columns of `factors` are brightness, contrast, saturation and hue; a row of `order` int64 [N, 4] lists
+    them as they are to be done. Where no hue is shifted at all that step is left out, as in torchvision.
     """
-    turn = (order == HUE).to(torch.uint8).argmax(1)
-    if bool((turn.diff() < 0).any()):
-        sort = turn.argsort(stable=True)
-        sorted_images = images.index_select(0, sort.to(images.device))
-        mixed = colour_jitter(sorted_images, factors[sort], order[sort])
-        return mixed.index_select(0, sort.argsort().to(images.device))
-    bounds = [0, *torch.bincount(turn, minlength=4).cumsum(0).tolist()]
-    blends = order[order != HUE].view(-1, 3)
-    factor = factors.gather(1, blends).to(images.device, images.dtype)
-    blends, hue = blends.to(images.device), factors[:, HUE]
-    mixed = images.clone(memory_format=torch.contiguous_format)
-    for step in range(4):  # the pictures whose hue is turned now are one slice; every picture has the three blends
+    sort = hue_turn(order).argsort(stable=True)
+    mixed = jitter_sorted_(images.index_select(0, sort.to(images.device)), factors[sort], order[sort])
+    return mixed.index_select(0, sort.argsort().to(images.device))
+
+
+def jitter_sorted_(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """`colour_jitter` of pictures that stand sorted by `hue_turn`; `images` serves as working memory."""
+    # So sorted, the pictures whose hue is turned at a step are one slice, and the other three operations are
+    # one and the same blend, which every picture needs three times.
+    bounds = [0, *torch.bincount(hue_turn(order), minlength=4).cumsum(0).tolist()]
+    kinds = order[order != HUE].view(-1, 3)
+    factor = factors.gather(1, kinds).to(images.device, images.dtype)
+    kinds, shift = kinds.to(images.device), factors[:, HUE]
+    turns = bool(shift.any())
+    for step in range(4):
         now = slice(bounds[step], bounds[step + 1])
-        adjust_hue(mixed[now], hue[now], out=mixed[now])
+        if turns:
+            adjust_hue(images[now], shift[now], out=images[now])
         if step < 3:
-            kind, rest = blends[:, step], 1 - factor[:, step]
-            level = rest * _mean_grey(mixed) * (kind == CONTRAST)
-            mixed = _blend(mixed, factor[:, step], rest * (kind == SATURATION), level)
-    return mixed
+            kind, rest = kinds[:, step], 1 - factor[:, step]
+            level = rest * _mean_grey(images) * (kind == CONTRAST)
+            images = _blend(images, factor[:, step], rest * (kind == SATURATION), level)
+    return images
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor, *, radius: int | None = None) -> Tensor:
-    """Convolve with a sampled Gaussian of `sigma` [N] pixels; beyond the edge the edge pixel goes on, as in Pillow.
+    """Convolve with a sampled Gaussian of `sigma` [N] pixels; the edge pixel goes on beyond it, as in Pillow.
 
-    `radius` (three times the largest sigma unless given) is where the Gaussian is cut off; it is the same for all.
+    The Gaussian is cut off at `radius`, the same for all: three times the largest sigma unless given.
     """
     radius = math.ceil(3 * float(sigma.max())) if radius is None else radius
     num, _, height, width = images.shape

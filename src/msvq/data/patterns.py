@@ -8,11 +8,12 @@ bend, light and noise vary freely and say nothing about the class.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
+Array = NDArray[np.floating[Any]]  # all float32; half the memory, and a picture needs no more
 
 # Pairs of RGB colours of clearly different lightness: a texture must survive greyscale and jitter.
 PALETTES: Array = np.array(
@@ -40,8 +41,14 @@ def _fold(x: Array) -> Array:
 
 
 def _mirror(x: Array) -> Array:
-    """Position in a cell, in [-0.5, 0.5], every second cell mirrored so that neighbours meet without a seam."""
+    """Position in a cell, in [-0.5, 0.5]; every second cell is mirrored, so that neighbours meet seamlessly."""
     return 2 * _fold((x + 0.5) / 2) - np.float32(0.5)
+
+
+def _nearer(distance: Array, other: Array) -> Array:
+    """Distance to the nearer of two sets: the union of their shapes."""
+    nearer: Array = np.minimum(distance, other)
+    return nearer
 
 
 def _hexagonal(u: Array, v: Array) -> Array:
@@ -49,7 +56,7 @@ def _hexagonal(u: Array, v: Array) -> Array:
     height = np.float32(3**0.5)
     even = np.hypot(_fold(u), height * _fold(v / height))
     odd = np.hypot(_fold(u + 0.5), height * _fold(v / height + 0.5))
-    return np.minimum(even, odd)
+    return _nearer(even, odd)
 
 
 def _stripes(u: Array, v: Array) -> Array:
@@ -59,7 +66,7 @@ def _stripes(u: Array, v: Array) -> Array:
 def _checks(u: Array, v: Array) -> Array:
     even = np.maximum(_fold(u), _fold(v))
     odd = np.maximum(_fold(u + 0.5), _fold(v + 0.5))
-    return -np.minimum(even, odd)
+    return -_nearer(even, odd)
 
 
 def _dots(u: Array, v: Array) -> Array:
@@ -67,7 +74,7 @@ def _dots(u: Array, v: Array) -> Array:
 
 
 def _grid(u: Array, v: Array) -> Array:
-    return -np.minimum(_fold(u), _fold(v))
+    return -_nearer(_fold(u), _fold(v))
 
 
 def _zigzag(u: Array, v: Array) -> Array:
@@ -76,7 +83,7 @@ def _zigzag(u: Array, v: Array) -> Array:
 
 def _bricks(u: Array, v: Array) -> Array:
     row = np.floor(v)
-    return -np.minimum(_fold(v), 2 * _fold(u / 2 + row / 2))
+    return -_nearer(_fold(v), 2 * _fold(u / 2 + row / 2))
 
 
 def _rings(u: Array, v: Array) -> Array:
@@ -86,17 +93,18 @@ def _rings(u: Array, v: Array) -> Array:
 def _diamonds(u: Array, v: Array) -> Array:
     even = _fold(u) + 2 * _fold(v)
     odd = _fold(u + 0.5) + 2 * _fold(v + 0.5)
-    return -np.minimum(even, odd)
+    return -_nearer(even, odd)
 
 
 def _pinwheels(u: Array, v: Array) -> Array:
     x, y = _mirror(u), _mirror(v)
-    return np.sin(4 * np.arctan2(y, x) + 7 * np.hypot(x, y))
+    blades: Array = np.sin(4 * np.arctan2(y, x) + 7 * np.hypot(x, y))
+    return blades
 
 
 def _crosses(u: Array, v: Array) -> Array:
     x, y = _fold(u + np.rint(v) / 2), _fold(v)
-    return -np.minimum(np.maximum(x, 3 * y), np.maximum(3 * x, y))
+    return -_nearer(np.maximum(x, 3 * y), np.maximum(3 * x, y))
 
 
 # Each family with the size of its cell in periods, set so that all have edges of about the same length.
@@ -122,8 +130,8 @@ class _Nuisance:
 
     period: Array  # [n] pixels
     angle: Array  # [n] radians
-    shift: Array  # [n, 2] periods
-    warp: Array  # [n, 2, 3] phase and the two frequencies of the bend along u and along v
+    shift: Array  # [n, 2] cells
+    warp: Array  # [n, 2, 3] phase and the two frequencies of the bend of x and of y
     foreground: Array  # [n]
     edge: Array  # [n]
     colours: Array  # [n, 2, 3] background and foreground
@@ -166,7 +174,7 @@ def _coordinates(nuisance: _Nuisance, cell: float, size: int) -> tuple[Array, Ar
         return values[:, None, None]
 
     def bend(wave: Array) -> Array:
-        # At most half a turn to either side of the centre: a bend smoother than any of the textures.
+        # At most one wave across the picture along either axis: a bend smoother than any of the textures.
         turns = (per_picture(wave[:, 1]) * x + per_picture(wave[:, 2]) * y) / np.float32(size / 2)
         return np.float32(WARP * size / 32) * np.sin(turns + per_picture(wave[:, 0]))
 

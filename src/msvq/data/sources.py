@@ -1,5 +1,6 @@
 """From the name of a data set to its pictures."""
 
+from functools import cache
 from typing import Annotated
 
 from annotated_types import Ge
@@ -34,15 +35,20 @@ def check_source(name: str) -> None:
 def open_dataset(settings: DataSettings) -> DataSet:
     """The data set that the settings name, in memory."""
     check_source(settings.source)
-    train = Pictures(*make_patterns(PATTERNS_TRAIN, seed=0)).first(settings.limit)
+    train = _patterns(PATTERNS_TRAIN, seed=0).first(settings.limit)
     return DataSet(
         name="patterns",
         train=train,
         bank=train,
-        test=Pictures(*make_patterns(PATTERNS_TEST, seed=1)),
+        test=_patterns(PATTERNS_TEST, seed=1),
         class_names=CLASS_NAMES,
         mean=(0.5, 0.5, 0.5),
         std=(0.25, 0.25, 0.25),
         size=settings.size or 32,
         test_size=settings.test_size or 32,
     )
+
+
+@cache
+def _patterns(num: int, seed: int) -> Pictures:
+    return Pictures(*make_patterns(num, seed=seed))

@@ -119,12 +119,14 @@ class Trainer:
                 self._measure(0)
                 self.save()
             for epoch in range(self.step // len(self.loader), self.settings.epochs):
-                self._train_epoch(epoch)
+                loss, speed = self._train_epoch(epoch)
                 self._measure(epoch + 1)
+                self.display.epoch(self.step, epoch + 1, loss, speed)
                 if (epoch + 1) % self.settings.checkpoint_every == 0 or epoch + 1 == self.settings.epochs:
                     self.save()
 
-    def _train_epoch(self, epoch: int) -> None:
+    def _train_epoch(self, epoch: int) -> tuple[float, float]:
+        """Train to the end of an epoch; returns its mean loss and pictures per second."""
         started, first = time.monotonic(), self.step
         losses: list[float] = []
         for images, labels in self.loader.epoch(epoch, start=self.step % len(self.loader)):
@@ -135,14 +137,14 @@ class Trainer:
             speed = (self.step - first) * len(images) / (time.monotonic() - started)
             if self.step % self.settings.log_every == 0:
                 values = {"loss": loss, "lr": lr, **{name: float(value) for name, value in logs.items()}}
-                self.log.write("step", {"step": self.step, "epoch": epoch, **values})
+                self.log.write("step", {"step": self.step, "epoch": epoch + 1, **values})
             self.display.step(self.step, epoch + 1, loss, speed)
         mean = sum(losses) / len(losses)
         self.log.write(
             "epoch",
             {"step": self.step, "epoch": epoch + 1, "loss": mean, "lr": lr, "images_per_second": speed},
         )
-        self.display.epoch(self.step, epoch + 1, mean, speed)
+        return mean, speed
 
     def train_step(self, images: Tensor, labels: Tensor, lr: float) -> tuple[float, Mapping[str, Tensor]]:
         """One step on uint8 pictures [N, H, W, 3]: views, loss, gradient, update. Returns loss and logs."""

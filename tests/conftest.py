@@ -1,0 +1,89 @@
+"""What several tests share: tiny networks, batches, and methods whose views are the embeddings themselves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from msvq.methods import Batch, Method
+from msvq.model.backbones import ResNet
+from msvq.model.losses import unit
+from msvq.model.queue import Queue
+from msvq.model.teacher import Network, Teacher
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+class IdentityBackbone(nn.Module):
+    """Hands an embedding through, by a matrix that could learn, so that a test chooses z directly."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.feature_dim = dim
+        self.weight = nn.Parameter(torch.eye(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+MakeMethod = Callable[..., Any]
+
+
+@pytest.fixture
+def on_embeddings() -> MakeMethod:
+    """Build a method in fp64 whose views are embeddings [N, dim]: no projector, no batch norm."""
+
+    def make(kind: type[Method], *, dim: int = 8, **options: Any) -> Any:
+        method = kind(IdentityBackbone(dim), output_dim=dim, **options)  # type: ignore[call-arg]
+        networks = [m for m in method.modules() if isinstance(m, Network)]
+        for network in networks:
+            network.projector = nn.Identity()
+        method.double()
+        for queue in (m for m in method.modules() if isinstance(m, Queue)):
+            queue.keys = unit(queue.keys)  # to fp64's precision
+        return method
+
+    return make
+
+
+def tiny_method(kind: type[Method], **options: Any) -> Any:
+    """A method on a very narrow ResNet, with a queue of 32 where it has one."""
+    keywords = kind.hyperparameters()
+    small = {"queue_size": 32, "hidden_dim": 16, "output_dim": 8}
+    chosen = {key: value for key, value in small.items() if key in keywords} | options
+    return kind(ResNet(width=4), **chosen)  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def tiny() -> MakeMethod:
+    return tiny_method
+
+
+@pytest.fixture
+def random_batch() -> MakeMethod:
+    """A batch of random views for a method."""
+
+    def make(method: Method, num: int = 16, *, size: int = 16, progress: float = 0.0, seed: int = 1) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        dtype = next(method.parameters()).dtype
+        views = tuple(
+            torch.randn(num, 3, size, size, generator=generator).to(dtype=dtype, memory_format=torch.channels_last)
+            for _ in method.views
+        )
+        return Batch(views, torch.arange(num) % 4, progress)
+
+    return make
+
+
+@pytest.fixture
+def teachers_of() -> Callable[[nn.Module], list[Teacher]]:
+    return lambda method: [m for m in method.modules() if isinstance(m, Teacher)]

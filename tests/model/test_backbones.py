@@ -1,0 +1,69 @@
+"""The backbone of methods.md 1.3 and the heads of 1.4."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from msvq.model.backbones import BackboneSettings, ResNet, Stem, make_backbone
+from msvq.model.heads import mlp, moco_head
+
+
+def count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_parameter_counts() -> None:
+    assert count(ResNet()) == 11_168_832
+    assert count(moco_head(512, 2048, 128)) == 1_312_896
+
+
+@pytest.mark.parametrize(
+    ("size", "stem", "side"), [(32, "small", 4), (64, "small-pool", 4), (96, "small-pool", 6), (64, "small", 8)]
+)
+def test_last_map_has_the_papers_size(size: int, stem: Stem, side: int) -> None:
+    network = ResNet(width=2, stem=stem)
+    assert network.stages(torch.zeros(1, 3, size, size)).shape == (1, 16, side, side)
+    assert network(torch.zeros(1, 3, size, size)).shape == (1, 16)
+
+
+@pytest.mark.parametrize(("size", "pools"), [(32, False), (64, True)])
+def test_auto_stem_keeps_the_pool_for_64_pixels(size: int, pools: bool) -> None:
+    network = make_backbone(BackboneSettings(width=2), size)
+    assert isinstance(network.maxpool, nn.MaxPool2d) is pools
+
+
+def test_names_and_shapes_are_torchvisions() -> None:
+    theirs = torchvision.models.resnet18().state_dict()
+    for name, value in ResNet().state_dict().items():
+        if name != "conv1.weight":  # 3x3 here, 7x7 there
+            assert theirs[name].shape == value.shape
+
+
+def test_features_equal_torchvisions_with_the_same_stem() -> None:
+    theirs = torchvision.models.resnet18()
+    theirs.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+    theirs.maxpool = nn.Identity()
+    theirs.fc = nn.Identity()
+    ours = ResNet()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+def test_initialisation_is_kaiming_but_for_the_stem() -> None:
+    network = ResNet()
+    assert network.conv1.weight.std().item() == pytest.approx(0.11, abs=0.01)
+    block = network.layer2[0].conv1.weight
+    assert block.std().item() == pytest.approx((2 / (9 * block.shape[0])) ** 0.5, rel=0.02)
+    assert all((m.weight == 1).all() for m in network.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+def test_head_with_norm_has_no_bias_before_it() -> None:
+    head = mlp(8, 16, 4, norm=True)
+    assert [type(layer) for layer in head] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+    assert head[0].bias is None
+    assert head[3].bias is not None
+    last = mlp(8, 4, last_norm=True, last_affine=False)
+    assert last[0].bias is None
+    assert last[1].weight is None

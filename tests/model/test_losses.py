@@ -1,0 +1,71 @@
+"""Each loss against a slow, obvious reference."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from msvq.model.losses import entropy, info_nce, similarity, soft_cross_entropy, unit
+
+
+def slow_softmax(row: list[float]) -> list[float]:
+    total = sum(math.exp(value) for value in row)
+    return [math.exp(value) / total for value in row]
+
+
+def slow_cosine(a: Tensor, b: Tensor) -> float:
+    dot = sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(float(x) ** 2 for x in a)) / math.sqrt(sum(float(y) ** 2 for y in b))
+
+
+def test_soft_cross_entropy_by_loops() -> None:
+    target = torch.softmax(torch.randn(3, 5, dtype=torch.float64), 1)
+    logits = torch.randn(3, 5, dtype=torch.float64)
+    slow = 0.0
+    for p, row in zip(target.tolist(), logits.tolist(), strict=True):
+        slow -= sum(pj * math.log(sj) for pj, sj in zip(p, slow_softmax(row), strict=True)) / 3
+    assert soft_cross_entropy(target, logits).item() == pytest.approx(slow, rel=1e-12)
+
+
+def test_similarity_by_loops() -> None:
+    z, keys = torch.randn(3, 4, dtype=torch.float64), unit(torch.randn(5, 4, dtype=torch.float64))
+    slow = torch.tensor([[slow_cosine(a, b) for b in keys] for a in z], dtype=torch.float64)
+    torch.testing.assert_close(similarity(z, keys), slow)
+
+
+def test_entropy_of_uniform_and_of_certain_rows() -> None:
+    assert entropy(torch.full((2, 8), 1 / 8)).item() == pytest.approx(math.log(8))
+    assert entropy(torch.eye(4)).item() == 0
+
+
+def test_info_nce_by_loops() -> None:
+    q, k, n = (torch.randn(3, 4, dtype=torch.float64) for _ in range(3))
+    slow = 0.0
+    for i in range(3):
+        positive = math.exp(slow_cosine(q[i], k[i]) / 0.2)
+        negatives = sum(math.exp(slow_cosine(q[i], n[j]) / 0.2) for j in range(3))
+        slow -= math.log(positive / (positive + negatives)) / 3
+    assert info_nce(q, k, unit(n), temp=0.2).item() == pytest.approx(slow, rel=1e-12)
+
+
+def test_info_nce_without_negatives_is_zero() -> None:
+    q, k = torch.randn(3, 4), torch.randn(3, 4)
+    assert info_nce(q, k, torch.zeros(0, 4), temp=0.2).item() == 0
+
+
+def test_info_nce_reaches_the_query_alone() -> None:
+    q, k = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    info_nce(q, k, unit(torch.randn(5, 4)), temp=0.2).backward()
+    assert q.grad is not None
+    assert k.grad is None
+
+
+def test_losses_are_in_fp32_even_inside_autocast() -> None:
+    z, keys = torch.randn(4, 8), unit(torch.randn(16, 8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = similarity(z, keys)
+        loss = info_nce(z.bfloat16(), z.bfloat16(), keys, temp=0.2)
+    assert inside.dtype == torch.float32
+    assert loss.dtype == torch.float32
+    assert torch.equal(inside, similarity(z, keys))

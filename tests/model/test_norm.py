@@ -1,0 +1,107 @@
+"""Split batch norm against ordinary batch norm on each group (methods.md 1.5)."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from msvq.model.backbones import ResNet
+from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
+
+
+def pictures(num: int = 16) -> Tensor:
+    return torch.randn(num, 3, 5, 4, dtype=torch.float64) * 2 + 1
+
+
+def split_norm(splits: int) -> SplitBatchNorm2d:
+    norm = SplitBatchNorm2d(3, splits).double()
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    return norm
+
+
+def plain_like(norm: SplitBatchNorm2d) -> nn.BatchNorm2d:
+    plain = nn.BatchNorm2d(3).double()
+    plain.load_state_dict(norm.state_dict())
+    return plain
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_each_interleaved_group_is_normalised_by_itself(layout: torch.memory_format) -> None:
+    x, norm = pictures().to(memory_format=layout), split_norm(8)
+    y = norm(x)
+    for group in range(8):
+        torch.testing.assert_close(y[group::8], plain_like(split_norm_reset(norm))(x[group::8]))
+
+
+def split_norm_reset(norm: SplitBatchNorm2d) -> SplitBatchNorm2d:
+    fresh = SplitBatchNorm2d(3, norm.splits).double()
+    fresh.weight.data.copy_(norm.weight.data)
+    fresh.bias.data.copy_(norm.bias.data)
+    return fresh
+
+
+def test_contiguous_blocks_would_differ() -> None:
+    x, norm = pictures(), split_norm(8)
+    assert not torch.allclose(norm(x)[:2], plain_like(norm)(x[:2]))
+
+
+def test_one_group_is_ordinary_batch_norm_in_output_and_buffers() -> None:
+    x, norm = pictures(), split_norm(1)
+    plain = plain_like(norm)
+    assert torch.equal(norm(x), plain(x))
+    for mine, theirs in zip(norm.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_eval_mode_is_ordinary_batch_norm() -> None:
+    x, norm = pictures(), split_norm(8)
+    norm(x)
+    assert torch.equal(norm.eval()(x), plain_like(norm).eval()(x))
+
+
+def test_running_statistics_follow_the_mean_of_the_groups() -> None:
+    x, norm = pictures(), split_norm(8)
+    norm(x)
+    groups = [x[group::8] for group in range(8)]
+    variance = torch.stack([g.var(dim=(0, 2, 3), unbiased=True) for g in groups]).mean(0)
+    mean = torch.stack([g.mean(dim=(0, 2, 3)) for g in groups]).mean(0)
+    torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * variance)
+    torch.testing.assert_close(norm.running_mean, 0.1 * mean)
+    assert norm.num_batches_tracked == 1
+
+
+def test_gradient_is_that_of_the_groups() -> None:
+    norm, weight = split_norm(4), torch.randn(16, 3, 5, 4, dtype=torch.float64)
+    x = pictures().requires_grad_()
+    (norm(x) * weight).sum().backward()
+    y = x.detach().clone().requires_grad_()
+    plain = plain_like(split_norm_reset(norm))
+    sum((plain(y[g::4]) * weight[g::4]).sum() for g in range(4)).backward()  # type: ignore[union-attr]
+    torch.testing.assert_close(x.grad, y.grad)
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad)
+    torch.testing.assert_close(norm.bias.grad, plain.bias.grad)
+
+
+def test_channels_last_goes_in_and_comes_out() -> None:
+    x = torch.randn(16, 8, 6, 6).to(memory_format=torch.channels_last)
+    assert SplitBatchNorm2d(8, 8)(x).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match="12 does not divide into 8"):
+        split_norm(8)(pictures(12))
+
+
+def test_conversion_keeps_the_state_and_leaves_heads_alone() -> None:
+    network = nn.Sequential(ResNet(width=2), nn.BatchNorm1d(16))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    split_batch_norm(network, 8)
+    kinds = [type(m) for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    assert kinds.count(SplitBatchNorm2d) == 20
+    assert kinds.count(nn.BatchNorm1d) == 1
+    assert nn.BatchNorm2d not in kinds
+    after = network.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    plain = ResNet(width=2)
+    plain.load_state_dict(network[0].state_dict())  # a checkpoint loads into a plain network

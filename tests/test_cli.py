@@ -1,0 +1,189 @@
+"""Every command as a person uses it, and every mistake they may make."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import msvq
+from msvq.cli import main
+from msvq.methods import METHODS
+
+FAST = "--set backbone.width=4 --set data.limit=320 --set train.batch_size=32 --set method.queue_size=64".split()
+
+
+class Answer:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+class Shell:
+    """Runs `msvq` in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *arguments: str | Path) -> Answer:
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        captured = self.capsys.readouterr()
+        return Answer(int(ended.value.code or 0), captured.out, captured.err)
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def test_version_and_help(shell: Shell) -> None:
+    assert shell("--version").out == f"msvq {msvq.__version__}\n"
+    top = shell("--help").out
+    for command in ("demo", "pretrain", "methods"):
+        assert command in top
+        answer = shell(command, "--help")
+        assert answer.code == 0
+        assert "Usage" in answer.out
+    for option in ("--data", "--out", "--method", "--recipe", "--epochs", "--set", "--seed", "--device", "--resume"):
+        assert option in shell("pretrain", "--help").out
+
+
+def test_it_runs_as_a_module() -> None:
+    answer = subprocess.run([sys.executable, "-m", "msvq", "--version"], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, f"msvq {msvq.__version__}\n")
+
+
+def test_methods_lists_them_all(shell: Shell) -> None:
+    out = shell("methods").out
+    for name in METHODS:
+        assert name in out
+    row = next(line for line in out.splitlines() if " msvq " in line)
+    assert "1 strong + 3 weak" in row
+    assert "arXiv 2305.05370" in row
+
+
+def test_pretrain_resume_and_overwrite(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    answer = shell("pretrain", "--data", "patterns", "--out", out, "--epochs", "2", *FAST)
+    assert answer.code == 0, answer.err
+    assert "epoch 2/2" in answer.out  # plain lines where there is no terminal
+    assert "report.html" in answer.out
+    assert "\x1b[" not in answer.out
+    before = (out / "encoder.safetensors").read_bytes()
+
+    again = shell("pretrain", "--data", "patterns", "--out", out, "--epochs", "2", *FAST)
+    assert again.code == 2
+    assert "holds a run already" in again.err
+    assert "--overwrite" in again.err
+
+    assert shell("pretrain", "--out", out, "--resume").code == 0  # a finished run has nothing left to do
+    assert (out / "encoder.safetensors").read_bytes() == before
+
+    changed = shell("pretrain", "--out", out, "--resume", "--epochs", "3")
+    assert changed.code == 2
+    assert "cannot resume with another train.epochs: the run has 2, not 3" in changed.err
+
+    replaced = shell("pretrain", "--out", out, "--overwrite", "--epochs", "1", "--seed", "4", *FAST)
+    assert replaced.code == 0
+    assert json.loads((out / "environment.json").read_text())["seed"] == 4
+    assert (out / "encoder.safetensors").read_bytes() != before
+
+
+def test_demo_runs_twice_but_leaves_other_runs_alone(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from msvq import demo
+
+    def short(**options: object) -> msvq.Run:
+        options["overrides"] = FAST[1::2]
+        return msvq.pretrain(epochs=1, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(demo, "pretrain", short)
+    for _ in range(2):
+        answer = shell("demo", "--out", tmp_path / "demo")
+        assert answer.code == 0, answer.err
+    for words in ("raw pixels", "encoder, untrained", "encoder, trained with MSVQ", "report.html"):
+        assert words in answer.out
+    assert len(json.loads((tmp_path / "demo" / "eval" / "demo.json").read_text())) == 3
+    short(out=tmp_path / "mine")
+    answer = shell("demo", "--out", tmp_path / "mine")
+    assert answer.code == 2
+    assert "holds a run already" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain'?"),
+        (["pretrain"], "Missing option '--out'."),
+        (["pretrain", "--out", "OUT", "--epocs", "3"], "No such option: --epocs"),
+        (["pretrain", "--out", "OUT", "--epochs", "x"], "Invalid value for '--epochs'"),
+        (["pretrain", "--out", "OUT", "--method", "mocov9"], "unknown method 'mocov9'"),
+        (["pretrain", "--out", "OUT", "--data", "pattern"], "unknown data set 'pattern'; did you mean 'patterns'?"),
+        (["pretrain", "--out", "OUT", "--recipe", "demoo"], "unknown recipe 'demoo'; did you mean 'demo'?"),
+        (["pretrain", "--out", "OUT", "--set", "train.lr=1"], "unknown setting train 'lr'"),
+        (["pretrain", "--out", "OUT", "--epochs", "0"], "train.epochs: should be greater than or equal to 1, not 0"),
+        (["pretrain", "--out", "OUT", "--seed", "-1"], "train.seed: should be greater than or equal to 0, not -1"),
+        (["pretrain", "--out", "OUT", "--precision", "fp64"], "train.precision: should be 'auto', 'fp32' or 'bf16'"),
+        (["pretrain", "--out", "OUT", "--device", "cuda:77"], "device 'cuda:77' is not there"),
+        (["pretrain", "--out", "OUT", "--resume"], "there is no run to resume in"),
+        (["pretrain", "--out", "OUT", "--resume", "--overwrite"], "give one of them"),
+        (["pretrain", "--out", "OUT", "--set", "method.momentum2=1.0"], "method.momentum2: should be less than 1"),
+        (["pretrain", "--out", "OUT", "--set", "method.student_temp=0"], "method.student_temp: should be greater than 0"),
+        (
+            ["pretrain", "--out", "OUT", "--set", "method.queue_size=32"],
+            "method.queue_size 32 is smaller than train.batch_size 64",
+        ),
+        (
+            ["pretrain", "--out", "OUT", "--set", "method.bn_splits=7"],
+            "train.batch_size 64 is not a multiple of method.bn_splits 7",
+        ),
+        (["pretrain", "--out", "OUT", "--set", "data.limit=50"], "50 pictures are fewer than one batch of 64"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_changes_nothing(
+    shell: Shell, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    out = tmp_path / "out"
+    answer = shell(*(str(out) if a == "OUT" else a for a in arguments))
+    assert answer.code == 2
+    assert sentence in answer.err
+    assert answer.err.startswith("msvq: ")
+    assert answer.err.count("\n") == 1
+    assert "Traceback" not in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
+    answer = shell("pretrain", "--out", tmp_path / "x", "--method", "nope", "--debug")
+    assert answer.code == 2
+    assert "Traceback" in answer.err
+    assert "unknown method 'nope'" in answer.err
+
+
+def test_a_directory_of_other_files_is_never_touched(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    answer = shell("pretrain", "--out", tmp_path, "--overwrite", *FAST)
+    assert answer.code == 2
+    assert "holds files that are not a run" in answer.err
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+    answer = shell("pretrain", "--out", tmp_path / "letter.txt", *FAST)
+    assert answer.code == 2
+    assert "is a file" in answer.err
+
+
+def test_overwrite_keeps_what_is_not_the_runs(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert shell("pretrain", "--out", out, "--epochs", "1", *FAST).code == 0
+    (out / "notes.txt").write_text("mine")
+    assert shell("pretrain", "--out", out, "--epochs", "1", "--overwrite", *FAST).code == 0
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_bad_overwrite_leaves_the_old_run(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert shell("pretrain", "--out", out, "--epochs", "1", *FAST).code == 0
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert shell("pretrain", "--out", out, "--overwrite", "--set", "method.bn_splits=7").code == 2
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before

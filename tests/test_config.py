@@ -1,0 +1,134 @@
+"""Settings: recipes, overrides, and a sentence for every mistake."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from msvq.config import read_recipe, recipe_names, resolve
+from msvq.data.augment import STRONG, WEAK
+from msvq.errors import BadInput
+from msvq.methods import METHODS
+
+# methods.md 1.10: momentum1, momentum2, teacher_temp, queue_size; 1.1: size, test_size; 1.3: max-pool
+PAPER = {
+    "cifar10": (0.99, 0.95, 0.04, 4096, 32, 32, "small"),
+    "cifar100": (0.99, 0.93, 0.03, 4096, 32, 32, "small"),
+    "stl10": (0.996, 0.99, 0.04, 16384, 64, 96, "small-pool"),
+    "tinyimagenet": (0.996, 0.99, 0.04, 16384, 64, 64, "small-pool"),
+}
+
+
+@pytest.mark.parametrize("recipe", PAPER)
+def test_recipes_hold_the_papers_table(recipe: str) -> None:
+    s = resolve(recipe=recipe)
+    m1, m2, teacher_temp, queue_size, size, test_size, stem = PAPER[recipe]
+    assert s.method_name == "msvq"
+    options = s.method_options
+    assert (options["momentum1"], options["momentum2"]) == (m1, m2)
+    assert (options["student_temp"], options["teacher_temp"]) == (0.1, teacher_temp)
+    assert (options["queue_size"], options["bn_splits"], options["warm_start"]) == (queue_size, 8, 0.0)
+    assert (s.data.source, s.data.size, s.data.test_size, s.backbone.stem) == (recipe, size, test_size, stem)
+    assert (s.train.epochs, s.train.batch_size, s.train.warmup_epochs) == (200, 256, 5)
+    assert (s.train.base_lr, s.train.weight_decay, s.train.decay_norm_and_bias) == (0.06, 5e-4, True)
+    assert (s.evaluate.knn_k, s.evaluate.knn_temp, s.backbone.width) == (200, 0.1, 64)
+    assert (s.augment.strong, s.augment.weak) == (STRONG, WEAK)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("method", METHODS)
+def test_every_recipe_suits_every_method(recipe: str, method: str) -> None:
+    settings = resolve(recipe=recipe, method=method)
+    assert settings.method_options.keys() == METHODS[method].hyperparameters().keys()
+    again = yaml.safe_load(settings.to_yaml())
+    assert again["method"] == settings.method
+
+
+def test_every_recipe_has_a_header_with_its_command() -> None:
+    for name in recipe_names():
+        text = (Path("src/msvq/recipes") / f"{name}.yaml").read_text()
+        header = text[: text.index("\n\n")]
+        assert all(line.startswith("#") for line in header.splitlines())
+        for word in ("Command:", "Expected:", "Hours:"):
+            assert word in header, (name, word)
+
+
+def test_flags_then_overrides() -> None:
+    settings = resolve(recipe="cifar10", epochs=7, overrides=["train.epochs=9", "augment.weak.flip=0.5"])
+    assert settings.train.epochs == 9
+    assert settings.augment.weak.flip == 0.5
+    assert settings.augment.strong == STRONG
+
+
+def test_another_method_gets_the_data_sets_values_for_it() -> None:
+    assert resolve(recipe="cifar100", method="msvq-x5").method_options["momentum2"] == 0.93
+    ressl = resolve(recipe="cifar100", method="ressl").method_options
+    assert (ressl["momentum1"], ressl["teacher_temp"]) == (0.99, 0.04)
+    by_set = resolve(recipe="cifar100", overrides=["method.name=ressl", "method.teacher_temp=0.05"])
+    assert by_set.method_options["teacher_temp"] == 0.05
+
+
+def test_a_recipes_own_block_beats_its_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "method: {name: msv, momentum1: 0.5}\nmethod_defaults: {msv: {momentum1: 0.9, queue_size: 99}}\n"
+    )
+    options = resolve(recipe=path).method_options
+    assert (options["momentum1"], options["queue_size"]) == (0.5, 99)
+    assert resolve(recipe=path, method="ressl").method_options["momentum1"] == 0.99
+
+
+def test_without_a_recipe_the_data_sets_own_is_taken() -> None:
+    assert resolve(data="patterns").method == resolve(recipe="demo").method
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["train.epoch=3"], r"unknown setting train 'epoch'; did you mean 'epochs'\?"),
+        (["trian.epochs=3"], r"unknown setting 'trian'; did you mean 'train'\?"),
+        (["method.momentum=0.9"], r"unknown setting method 'momentum'; did you mean 'momentum[12]'\?"),
+        (["augment.weak.flop=1"], r"unknown setting augment.weak 'flop'; did you mean 'flip'\?"),
+        (["train.epochs=many"], r"train.epochs: should be a valid integer.*'many'"),
+        (["train.epochs=0"], r"train.epochs: should be greater than or equal to 1, not 0"),
+        (["method.momentum1=1"], r"method.momentum1: should be less than 1, not 1"),
+        (["method.momentum1=-0.1"], r"method.momentum1: should be greater than or equal to 0, not -0.1"),
+        (["method.teacher_temp=0"], r"method.teacher_temp: should be greater than 0, not 0"),
+        (["method.teacher_augmentation=medium"], r"method.teacher_augmentation: should be 'weak' or 'strong'"),
+        (["train.precision=fp8"], r"train.precision: should be 'auto', 'fp32' or 'bf16', not 'fp8'"),
+        (["augment.weak.flip=2"], r"augment.weak.flip: should be less than or equal to 1, not 2"),
+        (["method.name=mvsq"], r"unknown method 'mvsq'; did you mean 'msvq'\?"),
+        (["train.epochs"], r"--set takes key.path=value"),
+        (["train.epochs.more=1"], r"'epochs' has no keys below it"),
+        (["train=3"], r"train: should be a valid dictionary"),
+        (["train.base_lr=.nan"], r"train.base_lr: should be "),
+    ],
+)
+def test_a_bad_setting_is_named(overrides: list[str], sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence) as caught:
+        resolve(recipe="demo", overrides=overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("train: [1", "not valid YAML"),
+        ("just words", "not a list of sections"),
+        ("method: msvq", "are blocks of keys"),
+        ("!!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("train: {epochs: 3}\nmodel: {}", "unknown setting 'model'"),
+    ],
+)
+def test_a_bad_recipe_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=sentence):
+        resolve(recipe=path)
+
+
+def test_unknown_recipes() -> None:
+    with pytest.raises(BadInput, match=r"unknown recipe 'cifar11'; did you mean 'cifar10"):
+        read_recipe("cifar11")
+    with pytest.raises(BadInput, match="there is no recipe file 'none.yaml'"):
+        read_recipe("none.yaml")

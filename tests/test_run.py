@@ -1,0 +1,87 @@
+"""The Python side: pretrain, load, encoder, embed, config, metrics."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import msvq
+from msvq.data.sources import DataSettings, open_dataset
+
+SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
+    return msvq.pretrain(data="patterns", out=tmp_path_factory.mktemp("runs") / "x", epochs=1, overrides=SMALL)
+
+
+def test_a_loaded_run_is_the_same(run: msvq.Run) -> None:
+    loaded = msvq.load(run.path)
+    assert loaded.config == run.config
+    assert loaded.config.train.epochs == 1
+    assert loaded.metrics() == run.metrics()
+    assert "msvq on patterns" in repr(loaded)
+
+
+def test_the_encoder_is_ready_to_use(run: msvq.Run) -> None:
+    encoder = msvq.load(run.path).encoder
+    assert not encoder.training
+    assert encoder(torch.zeros(2, 3, 32, 32)).shape == (2, 32)
+    assert not any(p.requires_grad for p in encoder.parameters())
+
+
+def test_kinds_of_arrays_give_the_same_features(run: msvq.Run) -> None:
+    images = open_dataset(DataSettings()).test.images[:6]
+    expected = run.embed(images)
+    assert expected.shape == (6, 32)
+    assert expected.dtype == np.float32
+    assert np.isfinite(expected).all()
+    same = {
+        "float": images / 255,
+        "float32": (images / 255).astype(np.float32),
+        "channels first": np.moveaxis(images, -1, 1),
+        "torch": torch.from_numpy(images),
+        "list": list(images),
+    }
+    for name, given in same.items():
+        np.testing.assert_allclose(run.embed(given), expected, rtol=1e-4, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(run.embed(images[0]), expected[:1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run.embed(images, batch_size=4), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pictures_of_any_size_are_taken(run: msvq.Run) -> None:
+    rng = np.random.default_rng(0)
+    sizes = [(32, 32, 3), (48, 20, 3), (7, 90, 3), (1, 1, 3), (64, 64)]
+    features = run.embed([rng.integers(256, size=size, dtype=np.uint8) for size in sizes])
+    assert features.shape == (5, 32)
+    assert np.isfinite(features).all()
+    assert run.embed(rng.integers(256, size=(4, 40, 40), dtype=np.uint8)).shape == (4, 32)  # grey
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (np.zeros((2, 32, 32, 3)) + 7, "must lie in 0..1"),
+        (np.full((2, 32, 32, 3), np.nan), "must lie in 0..1"),
+        (np.zeros((2, 32, 32, 3), np.int64), "uint8 or floating-point"),
+        (np.zeros((2, 32, 32, 4), np.uint8), "has the shape"),
+        (np.zeros(5), "has the shape"),
+    ],
+)
+def test_what_is_no_picture_is_refused(run: msvq.Run, images: np.ndarray, sentence: str) -> None:
+    with pytest.raises(msvq.BadInput, match=sentence):
+        run.embed(images)
+
+
+def test_an_unfinished_run_says_so(run: msvq.Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text((run.path / "config.yaml").read_text())
+    with pytest.raises(msvq.BadInput, match="no encoder yet"):
+        _ = msvq.load(tmp_path).encoder
+    with pytest.raises(msvq.BadInput, match="is not a run"):
+        msvq.load(tmp_path / "nothing")
+
+
+def test_public_names_are_listed_once() -> None:
+    assert all(hasattr(msvq, name) for name in msvq.__all__)

@@ -1,0 +1,69 @@
+"""Checkpoints: atomic, two deep, and nothing in them is run."""
+
+import pickle
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+import torch
+
+from msvq.errors import BadInput
+from msvq.files import write_atomically, write_text
+from msvq.train.checkpoint import load_checkpoint, save_checkpoint
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    for step in range(3):
+        save_checkpoint(tmp_path, {"step": step, "weights": torch.ones(2) * step})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.ckpt", "previous.ckpt"]
+    assert load_checkpoint(tmp_path)["step"] == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_damaged_last_one_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
+    for step in range(2):
+        save_checkpoint(tmp_path, {"step": step})
+    last = tmp_path / "last.ckpt"
+    if damage == "cut":
+        last.write_bytes(last.read_bytes()[:100])
+    else:
+        last.unlink()
+    assert load_checkpoint(tmp_path)["step"] == 0
+
+
+def test_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no checkpoint"):
+        load_checkpoint(tmp_path)
+
+
+class Hostile:
+    """Would make a file when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return (Path.touch, (self.path,))
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    torch.save({"step": Hostile(trace)}, tmp_path / "last.ckpt")
+    (tmp_path / "previous.ckpt").write_bytes(pickle.dumps(Hostile(trace)))
+    with pytest.raises(BadInput, match=r"last.ckpt and previous.ckpt cannot be read"):
+        load_checkpoint(tmp_path)
+    assert not trace.exists()
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    def fail(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

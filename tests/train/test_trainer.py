@@ -1,0 +1,185 @@
+"""The loop: logs, checkpoints, resume to the bit, and a loss that is not a number."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import msvq
+from msvq.data.loader import Loader
+from msvq.data.store import Pictures
+from msvq.errors import BadInput
+from msvq.methods import METHODS
+from msvq.train.trainer import Trainer
+
+SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"]
+EVERY = [*SMALL, "train.log_every=1", "evaluate.every=1"]
+
+
+def checkpoint(out: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)
+    return state
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Equal to the bit, through nested containers."""
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+def untimed(run: msvq.Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k != "images_per_second"} for line in run.metrics()]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stop_at", [10, 14])  # right after a checkpoint, and in the middle of an epoch
+def test_twenty_steps_equal_ten_an_interruption_and_ten_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, stop_at: int
+) -> None:
+    options: dict[str, Any] = {"epochs": 2, "overrides": EVERY, "precision": precision}
+    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+    train_step = Trainer.train_step
+
+    def interrupted(self: Trainer, *args: Any) -> Any:
+        if self.step == stop_at:
+            raise KeyboardInterrupt
+        return train_step(self, *args)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        msvq.pretrain(out=tmp_path / "parts", **options)
+    monkeypatch.undo()
+    parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
+    assert_same(checkpoint(whole.path), checkpoint(parts.path))
+    assert untimed(whole) == untimed(parts)
+    assert (whole.path / "encoder.safetensors").read_bytes() == (parts.path / "encoder.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    small = [o for o in EVERY if o.partition("=")[0].removeprefix("method.") in METHODS[name].hyperparameters()]
+    fixed = [o for o in EVERY if not o.startswith("method.")]
+    options: dict[str, Any] = {
+        "epochs": 2,
+        "method": name,
+        "precision": "fp32",
+        "overrides": [*fixed, *small, "data.limit=96", "evaluate.every=5"],
+    }
+    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+    train_step = Trainer.train_step
+
+    def interrupted(self: Trainer, *args: Any) -> Any:
+        if self.step == 4:
+            raise KeyboardInterrupt
+        return train_step(self, *args)
+
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        msvq.pretrain(out=tmp_path / "parts", **options)
+    monkeypatch.undo()
+    parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
+    assert_same(checkpoint(whole.path), checkpoint(parts.path))
+
+
+def test_a_killed_process_is_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    sets = [word for option in [*EVERY, "evaluate.every=50"] for word in ("--set", option)]
+    command = [sys.executable, "-m", "msvq", "pretrain", "--out", str(out), "--epochs", "12", *sets]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 120
+    while not (out / "checkpoints" / "previous.ckpt").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "encoder.safetensors").exists()
+    done = checkpoint(out)["step"]
+    run = msvq.pretrain(out=out, resume=True)
+    steps = [line["step"] for line in run.metrics() if line["kind"] == "step"]
+    assert 0 < done < 120
+    assert steps == list(range(1, 121))
+    assert run.encoder is not None
+
+
+def test_the_run_directory_holds_what_it_promises(tmp_path: Path) -> None:
+    run = msvq.pretrain(out=tmp_path / "x", epochs=2, overrides=SMALL, seed=3)
+    kinds = [line["kind"] for line in run.metrics()]
+    assert {kinds.count("epoch"), kinds.count("eval")} == {2}  # the demo recipe measures every second epoch
+    evals = [line for line in run.metrics() if line["kind"] == "eval"]
+    assert [line["epoch"] for line in evals] == [0, 2]
+    assert all(0 <= line["knn_top1"] <= line["knn_top1_best"] <= 100 for line in evals)
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["seed"] == 3
+    assert environment["torch"] == torch.__version__
+    assert len(environment["data_fingerprint"]) == 16
+    names = {p.name for p in run.path.iterdir()}
+    assert names == {
+        *("config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "eval"),
+        *("encoder.safetensors", "encoder.json", "report.html"),
+    }
+
+
+def test_the_written_config_repeats_the_run(tmp_path: Path) -> None:
+    first = msvq.pretrain(out=tmp_path / "first", epochs=1, overrides=EVERY, seed=5)
+    again = msvq.pretrain(out=tmp_path / "again", recipe=first.path / "config.yaml")
+    assert untimed(first) == untimed(again)
+    assert (first.path / "config.yaml").read_text() == (again.path / "config.yaml").read_text()
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    runs = [msvq.pretrain(out=tmp_path / str(seed), epochs=1, overrides=EVERY, seed=seed) for seed in (1, 2)]
+    assert untimed(runs[0]) != untimed(runs[1])
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = METHODS["msvq"].forward
+
+    def broken(self: Any, batch: Any) -> Any:
+        loss = forward(self, batch)
+        return loss._replace(value=loss.value * float("nan")) if batch.progress >= 13 / 20 else loss
+
+    monkeypatch.setattr(METHODS["msvq"], "forward", broken)
+    with pytest.raises(BadInput, match="the loss became nan at step 13"):
+        msvq.pretrain(out=tmp_path / "x", epochs=2, overrides=EVERY)
+    assert checkpoint(tmp_path / "x")["step"] == 10
+    monkeypatch.undo()
+    run = msvq.pretrain(out=tmp_path / "x", resume=True)  # the last good checkpoint goes on
+    assert checkpoint(run.path)["step"] == 20
+
+
+def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
+    images = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(40, 2, 2, 3).numpy()
+    pictures = Pictures(images, torch.arange(40).numpy())
+    loader = Loader(pictures, batch_size=8, seed=1, device=torch.device("cpu"))
+    first = [labels.tolist() for _, labels in loader.epoch(0)]
+    assert len(loader) == 5
+    assert sorted(sum(first, [])) == list(range(40))
+    assert [labels.tolist() for _, labels in loader.epoch(0, start=3)] == first[3:]
+    assert [labels.tolist() for _, labels in loader.epoch(1)] != first
+    for x, labels in loader.epoch(0):
+        assert x[:, 0, 0, 0].tolist() == labels.tolist()
+
+
+def test_the_last_partial_batch_is_dropped_and_too_few_are_refused() -> None:
+    pictures = Pictures(torch.zeros(20, 2, 2, 3, dtype=torch.uint8).numpy(), torch.zeros(20, dtype=torch.int64).numpy())
+    assert len(Loader(pictures, batch_size=8, seed=0, device=torch.device("cpu"))) == 2
+    with pytest.raises(BadInput, match="20 pictures are fewer than one batch of 32"):
+        Loader(pictures, batch_size=32, seed=0, device=torch.device("cpu"))
