@@ -11,12 +11,13 @@ def box(x: float, y: float, w: float, h: float, text: str, colour: str, *, note:
     """A rounded box with one or two lines of text."""
     middle, line = x + w / 2, y + h / 2 + (5 if not note else -3)
     parts = [
-        f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="9" fill="#ffffff" stroke="{colour}" stroke-width="2"/>',
+        f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="9" fill="#fff" stroke="{colour}" stroke-width="2"/>',
         f'<text x="{middle}" y="{line}" text-anchor="middle" fill="{colour}" font-weight="600">{escape(text)}</text>',
     ]
     if note:
         parts.append(
-            f'<text x="{middle}" y="{line + 18}" text-anchor="middle" fill="{SOFT}" font-size="12">{escape(note)}</text>'
+            f'<text x="{middle}" y="{line + 18}" text-anchor="middle" fill="{SOFT}" font-size="12">'
+            f"{escape(note)}</text>"
         )
     return "".join(parts)
 
@@ -31,6 +32,9 @@ def arrow(points: list[tuple[float, float]], colour: str = INK, *, dashed: bool 
 def words(x: float, y: float, text: str, colour: str = SOFT, *, anchor: str = "start") -> str:
     """A small note."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}" font-size="12.5">{escape(text)}</text>'
+
+
+LABEL_FOR_ALL = "One step of MSVQ: a student, two momentum teachers, two queues, three soft labels"
 
 
 def diagram() -> str:
@@ -81,8 +85,8 @@ def diagram() -> str:
         arrow([(900, 390), (1035, 390), (1035, 269)]),
     ]
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1130 450" font-family="system-ui, sans-serif"
- font-size="15" role="img" aria-label="One step of MSVQ: a student, two momentum teachers, two queues, three soft labels">
-<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto-start-reverse">
+ font-size="15" role="img" aria-label="{LABEL_FOR_ALL}">
+<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">
 <path d="M0,0 L10,5 L0,10 z" fill="{INK}"/></marker></defs>
 <rect width="1130" height="450" rx="14" fill="{PAPER}"/>
 {chr(10).join(parts)}

@@ -11,7 +11,8 @@ import msvq
 from msvq.cli import main
 from msvq.methods import METHODS
 
-FAST = "--set backbone.width=4 --set data.limit=320 --set train.batch_size=32 --set method.queue_size=64".split()
+SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64"]
+FAST = [word for setting in SMALL for word in ("--set", setting)]
 
 
 class Answer:
@@ -96,7 +97,7 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
     from msvq import demo
 
     def short(**options: object) -> msvq.Run:
-        options["overrides"] = FAST[1::2]
+        options["overrides"] = SMALL
         return msvq.pretrain(epochs=1, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(demo, "pretrain", short)
@@ -130,7 +131,10 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         (["pretrain", "--out", "OUT", "--resume"], "there is no run to resume in"),
         (["pretrain", "--out", "OUT", "--resume", "--overwrite"], "give one of them"),
         (["pretrain", "--out", "OUT", "--set", "method.momentum2=1.0"], "method.momentum2: should be less than 1"),
-        (["pretrain", "--out", "OUT", "--set", "method.student_temp=0"], "method.student_temp: should be greater than 0"),
+        (
+            ["pretrain", "--out", "OUT", "--set", "method.student_temp=0"],
+            "method.student_temp: should be greater than 0",
+        ),
         (
             ["pretrain", "--out", "OUT", "--set", "method.queue_size=32"],
             "method.queue_size 32 is smaller than train.batch_size 64",

@@ -70,9 +70,7 @@ def test_another_method_gets_the_data_sets_values_for_it() -> None:
 
 def test_a_recipes_own_block_beats_its_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(
-        "method: {name: msv, momentum1: 0.5}\nmethod_defaults: {msv: {momentum1: 0.9, queue_size: 99}}\n"
-    )
+    path.write_text("method: {name: msv, momentum1: 0.5}\nmethod_defaults: {msv: {momentum1: 0.9, queue_size: 99}}\n")
     options = resolve(recipe=path).method_options
     assert (options["momentum1"], options["queue_size"]) == (0.5, 99)
     assert resolve(recipe=path, method="ressl").method_options["momentum1"] == 0.99
@@ -130,5 +128,5 @@ def test_a_bad_recipe_file_is_refused(tmp_path: Path, text: str, sentence: str) 
 def test_unknown_recipes() -> None:
     with pytest.raises(BadInput, match=r"unknown recipe 'cifar11'; did you mean 'cifar10"):
         read_recipe("cifar11")
-    with pytest.raises(BadInput, match="there is no recipe file 'none.yaml'"):
+    with pytest.raises(BadInput, match=r"there is no recipe file 'none\.yaml'"):
         read_recipe("none.yaml")

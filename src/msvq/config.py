@@ -1,13 +1,12 @@
 """Settings: a recipe, then the command's flags, then `--set`; typed, complete, every bad key named."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ConfigDict, Field, ValidationError, create_model
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError
 
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import RECIPE_OF, DataSettings
@@ -15,15 +14,16 @@ from msvq.errors import BadInput, unknown
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
 from msvq.model.backbones import BackboneSettings
-from msvq.settings import Section
+from msvq.settings import Section, explain
 from msvq.train.trainer import TrainSettings
 
 
 class AugmentSettings(Section):
-    """The two kinds of view (methods.md 1.2)."""
+    """The kinds of view (methods.md 1.2, and 3.19 for the supervised row's)."""
 
     strong: ViewSettings = STRONG
     weak: ViewSettings = WEAK
+    plain: ViewSettings = ViewSettings()
 
 
 class Settings(Section):
@@ -100,9 +100,11 @@ def resolve(
         _assign(values, path, value)
     try:
         settings = Settings.model_validate(values)
-        return settings.model_copy(update={"method": _complete_method(settings)})
     except ValidationError as error:
-        raise BadInput(_sentence(error.errors()[0])) from None
+        parents = error.errors()[0]["loc"][:-1]
+        raise explain(error, _fields(map(str, parents))) from None
+    options = METHODS[settings.method_name].check_options(settings.method_options)
+    return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
 
 
 def _parse_assignment(text: str) -> tuple[str, Any]:
@@ -137,32 +139,10 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
     values["method"] = {**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen}
 
 
-def _complete_method(settings: Settings) -> dict[str, Any]:
-    """The method's block with every keyword of its constructor, types and ranges checked."""
-    keywords = METHODS[settings.method_name].hyperparameters()
-    schema = create_model("method", __config__=ConfigDict(extra="forbid"), **keywords)  # type: ignore[call-overload]
-    try:
-        checked = schema.model_validate(settings.method_options)
-    except ValidationError as error:
-        details = error.errors()[0]
-        details["loc"] = ("method", *details["loc"])
-        raise BadInput(_sentence(details, known=keywords)) from None
-    return {"name": settings.method_name, **checked.model_dump(mode="json")}
-
-
-def _sentence(error: ErrorDetails, known: Mapping[str, Any] | None = None) -> str:
-    """One validation error in plain words."""
-    path = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        *parents, key = (str(part) for part in error["loc"])
-        names = known if known is not None else _fields(parents)
-        return str(unknown(f"setting {'.'.join(parents)}" if parents else "setting", key, names))
-    message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return f"{path}: {message}, not {error['input']!r}"
-
-
-def _fields(parents: Iterable[str]) -> Iterable[str]:
+def _fields(parents: Iterable[str]) -> list[str]:
+    """The keys of the section at this path, none where it is no section."""
     model: Any = Settings
     for parent in parents:
-        model = model.model_fields[parent].annotation
-    return list(model.model_fields)
+        model = getattr(model, "model_fields", {}).get(parent)
+        model = model and model.annotation
+    return list(getattr(model, "model_fields", {}))

@@ -87,7 +87,8 @@ def pretrain(
         check_unchanged(saved.config, settings)
     network = build_method(settings, dataset.size)
     check_fit(network, settings.train.batch_size)
-    loader = Loader(dataset.train, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
+    pictures = dataset.bank if network.needs_labels else dataset.train
+    loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
     if saved is None:
         start_directory(out, settings, environment(settings, dataset, target, made_by))
     return train(out, settings, dataset, network, loader, console=console, resume=resume)
@@ -124,7 +125,7 @@ def train(
     if settings.evaluate.knn_k > len(data.bank):
         console.print(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
     augment = Augment(
-        {"strong": settings.augment.strong, "weak": settings.augment.weak},
+        {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields},
         size=data.size,
         mean=data.mean,
         std=data.std,
@@ -171,8 +172,12 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
     precision = resolve_precision(settings.train.precision, device)
     stem = resolve_stem(settings.backbone.stem, data.size)
     sizes = {"size": data.size, "test_size": data.test_size}
+    method = dict(settings.method)
+    if "num_classes" in method and method["num_classes"] is None:
+        method["num_classes"] = data.num_classes or None
     return settings.model_copy(
         update={
+            "method": method,
             "data": settings.data.model_copy(update=sizes),
             "backbone": settings.backbone.model_copy(update={"stem": stem}),
             "train": settings.train.model_copy(update={"precision": precision}),

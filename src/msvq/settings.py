@@ -1,9 +1,24 @@
-"""The base of every block of settings. Each block stands beside the code that it configures."""
+"""The base of every block of settings, and what is wrong with one in plain words."""
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from msvq.errors import BadInput, unknown
 
 
 class Section(BaseModel):
-    """Settings that know their keys and types, and do not change once made."""
+    """Settings that know their keys and types, and do not change once made. Each stands beside what it configures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def explain(error: ValidationError, known: Iterable[str], *, where: str = "") -> BadInput:
+    """The first of the errors as one sentence; `known` are the keys beside an unknown one, `where` the path to it."""
+    first = error.errors()[0]
+    *parents, key = (str(part) for part in first["loc"])
+    path = ".".join([where, *parents] if where else parents)
+    if first["type"] == "extra_forbidden":
+        return unknown(f"setting {path}" if path else "setting", key, known)
+    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return BadInput(f"{path}{'.' if path else ''}{key}: {message}, not {first['input']!r}")

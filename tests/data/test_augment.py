@@ -256,6 +256,11 @@ def test_nobody_gets_it_and_everybody_gets_it() -> None:
     assert torch.allclose(view[:, 0], view[:, 2], atol=1e-5)
 
 
+@pytest.mark.parametrize("num", [0, 1, 2])
+def test_small_batches(num: int) -> None:
+    assert plain(STRONG, pictures(num, 50, 70), size=32).shape == (num, 3, 32, 32)
+
+
 def test_autocast_does_not_coarsen_the_views() -> None:
     images = pictures(4)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -191,9 +191,7 @@ def test_queues_store_what_the_paper_says(kind: type[MSVQ], on_embeddings: Make)
 def test_loss_uses_the_queue_without_this_batch(on_embeddings: Make) -> None:
     method, x = on_embeddings(MSVQ, dim=DIM, queue_size=SIZE), embeddings(1, 2, 3, 4)
     keys = {int(b): queue.keys.clone() for b, queue in method.queues.items()}
-    snapshot = slow_loss(
-        [(x[2], keys[1]), (x[3], keys[1]), (x[4], keys[2])], x[1], student_temp=0.1, teacher_temp=0.04
-    )
+    snapshot = slow_loss([(x[2], keys[1]), (x[3], keys[1]), (x[4], keys[2])], x[1], student_temp=0.1, teacher_temp=0.04)
     assert step(method, x).value.item() == pytest.approx(snapshot)
     assert step(method, x).value.item() != pytest.approx(snapshot)  # now the batch is in
 

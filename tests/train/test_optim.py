@@ -17,9 +17,7 @@ def rate(epoch: float) -> float:
     )
 
 
-@pytest.mark.parametrize(
-    ("epoch", "share"), [(0, 0.0), (1, 0.2), (5, 1.0), (70, 0.75), (102.5, 0.5)]
-)
+@pytest.mark.parametrize(("epoch", "share"), [(0, 0.0), (1, 0.2), (5, 1.0), (70, 0.75), (102.5, 0.5)])
 def test_rate_at_the_specified_places(epoch: float, share: float) -> None:
     assert rate(epoch) == pytest.approx(0.06 * share, abs=3e-6)
 

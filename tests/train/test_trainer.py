@@ -171,7 +171,7 @@ def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
     loader = Loader(pictures, batch_size=8, seed=1, device=torch.device("cpu"))
     first = [labels.tolist() for _, labels in loader.epoch(0)]
     assert len(loader) == 5
-    assert sorted(sum(first, [])) == list(range(40))
+    assert sorted(label for labels in first for label in labels) == list(range(40))
     assert [labels.tolist() for _, labels in loader.epoch(0, start=3)] == first[3:]
     assert [labels.tolist() for _, labels in loader.epoch(1)] != first
     for x, labels in loader.epoch(0):

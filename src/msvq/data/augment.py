@@ -112,11 +112,11 @@ def _jitter_factors(draws: Tensor, strengths: Sequence[float]) -> Tensor:
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(images - mean) / std per channel of float [N, 3, H, W], in channels_last."""
-    num, _, height, width = images.shape
+    height, width = images.shape[2:]
     pixels = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
     # One long row per picture: a broadcast over three channels would keep the processor from vectorising.
     middle, spread = (images.new_tensor(values).repeat(height * width) for values in (mean, std))
-    pixels.view(num, -1).sub_(middle).mul_(1 / spread)
+    pixels.flatten(1).sub_(middle).mul_(1 / spread)
     return pixels.permute(0, 3, 1, 2)
 
 

@@ -1,9 +1,21 @@
 """The methods, each in one short file, by the names that commands and recipes use."""
 
-from msvq.methods.base import Batch, Loss, Method
+from msvq.methods.base import METHODS, Batch, Loss, Method
+from msvq.methods.byol import BYOL
+from msvq.methods.cmsf import CMSF
+from msvq.methods.co2 import CO2
+from msvq.methods.mocov2 import MoCoV2
+from msvq.methods.msf import MSF
 from msvq.methods.msvq import MQ, MSV, MSVQ, MSVQX3, MSVQX5, MSVQDagger, ReSSL
+from msvq.methods.nnclr import NNCLR
+from msvq.methods.sce import SCE
+from msvq.methods.simclr import SimCLR
+from msvq.methods.simsiam import SimSiam
+from msvq.methods.snclr import SNCLR
+from msvq.methods.supervised import Supervised
+from msvq.methods.unmix import UnMix
 
-METHODS: dict[str, type[Method]] = {
+METHODS |= {
     "msvq": MSVQ,
     "msv": MSV,
     "mq": MQ,
@@ -11,6 +23,18 @@ METHODS: dict[str, type[Method]] = {
     "msvq-x3": MSVQX3,
     "msvq-x5": MSVQX5,
     "ressl": ReSSL,
+    "mocov2": MoCoV2,
+    "simclr": SimCLR,
+    "byol": BYOL,
+    "simsiam": SimSiam,
+    "msf": MSF,
+    "cmsf": CMSF,
+    "unmix": UnMix,
+    "nnclr": NNCLR,
+    "snclr": SNCLR,
+    "sce": SCE,
+    "co2": CO2,
+    "supervised": Supervised,
 }
 
 __all__ = ["METHODS", "Batch", "Loss", "Method"]

@@ -2,10 +2,13 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, cast, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
+
+from msvq.settings import explain
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 Temperature = Annotated[float, Gt(0)]
@@ -36,7 +39,8 @@ class Method(nn.Module):
 
     title: ClassVar[str]  # as printed in a table
     paper: ClassVar[str]  # where it was published
-    student_passes: ClassVar[int] = 1  # forward and backward passes of the student in one step
+    student_passes: ClassVar[int] = 1  # forward and backward passes of the student in one step, by default
+    needs_labels: ClassVar[bool] = False
 
     views: tuple[str, ...]  # the augmentations it wants, such as ("strong", "weak")
     student: nn.Module
@@ -56,3 +60,59 @@ class Method(nn.Module):
         hints = get_type_hints(cls.__init__, include_extras=True)
         keywords = inspect.signature(cls).parameters.values()
         return {p.name: (hints[p.name], p.default) for p in keywords if p.kind is p.KEYWORD_ONLY}
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any], *, where: str = "method") -> dict[str, Any]:
+        """Every keyword of the constructor, with `options` over the defaults; types and ranges checked.
+
+        `where` is how a mistake names the block.
+        """
+        keywords: dict[str, Any] = cls.hyperparameters()
+        schema = create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **keywords)
+        try:
+            return schema.model_validate(options).model_dump(mode="json")
+        except ValidationError as error:
+            raise explain(error, keywords, where=where) from None
+
+
+METHODS: dict[str, type[Method]] = {}  # by name; filled by the package, and by whoever adds a method of their own
+
+
+class Taught(Protocol):
+    """The four verbs of a method with a teacher. Un-Mix can wrap whatever has them."""
+
+    student: nn.Module
+
+    def follow(self) -> None:
+        """Let the teachers follow the student."""
+
+    def targets(self, batch: Batch) -> Any:
+        """The teachers' side of the step, without gradient: what view 1 is to be compared with."""
+
+    def compare(self, z: Tensor, targets: Any) -> Loss:
+        """The loss of the student's embeddings z [N, d] of view 1."""
+
+    def store(self, targets: Any, labels: Tensor) -> None:
+        """Bring the queues up to date."""
+
+
+def swapped(batch: Batch) -> Batch:
+    """The batch with its first two views exchanged, for the other direction of a symmetric loss."""
+    first, second, *others = batch.views
+    return batch._replace(views=(second, first, *others))
+
+
+def taught_step(method: Taught, batch: Batch, *, symmetric: bool) -> Loss:
+    """One step of a method with a teacher; a symmetric loss is the mean of both directions.
+
+    Both directions read the queues before the first direction's keys, and no others, are stored.
+    """
+    method.follow()
+    targets = method.targets(batch)
+    loss = method.compare(method.student(batch.views[0]), targets)
+    if symmetric:
+        other = swapped(batch)
+        back = method.compare(method.student(other.views[0]), method.targets(other))
+        loss = loss._replace(value=(loss.value + back.value) / 2)
+    method.store(targets, batch.labels)
+    return loss

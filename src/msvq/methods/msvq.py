@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature
 from msvq.model.heads import moco_head
@@ -26,6 +26,15 @@ class SoftLabel(NamedTuple):
     view: int
     teacher: int
     queue: int
+
+
+class Targets(NamedTuple):
+    """The teachers' side of one step."""
+
+    keys: dict[int, Tensor]  # queue -> its keys [Q, d] before this batch is stored
+    z: dict[int, Tensor]  # view -> unit embeddings [N, d]
+    p: dict[tuple[int, int], Tensor]  # (view, queue) -> soft label [N, Q]
+    warmth: float  # weight of the contrastive term, 1 to 0
 
 
 class MSVQ(Method):
@@ -70,30 +79,44 @@ class MSVQ(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """Algorithm 1. The teachers follow first: they start as copies, so it equals following last."""
-        x1, x = batch.views[0], dict(zip(self.teacher_views, batch.views[1:], strict=True))
-        queue = {b: cast(Queue, self.queues[str(b)]) for b in self.stored}
+        self.follow()  # Eq. 6, 12
+        targets = self.targets(batch)  # Eq. 4, 7, 10
+        z1 = self.student(batch.views[0])
+        loss = self.compare(z1, targets)  # Eq. 3, 9 into Eq. 13
+        self.store(targets, batch.labels)  # after use: first in, first out
+        return loss
+
+    def follow(self) -> None:
+        """θ_t <- m θ_t + (1 - m) θ_s for each teacher."""
         for teacher in self.teachers:
-            cast(Teacher, teacher).follow(self.student)  # Eq. 6, 12
+            cast(Teacher, teacher).follow(self.student)
 
-        z1 = unit(self.student(x1))
+    def targets(self, batch: Batch) -> Targets:
+        """What the teachers see in their views: P^{a,b} [N, Q] over the queues as they are."""
+        x = dict(zip(self.teacher_views, batch.views[1:], strict=True))
+        keys = {b: cast(Queue, self.queues[str(b)]).keys for b in self.stored}
         z = {a: unit(self.teachers[t - 1](x[a])) for a, t, _ in self.soft_labels}
-
-        l1 = {b: similarity(z1, queue[b].keys) / self.student_temp for b in queue}  # Eq. 3, 9 before softmax
         p = {
-            (a, b): torch.softmax(similarity(z[a], queue[b].keys) / self.teacher_temp, dim=1)  # Eq. 4, 7, 10
-            for a, _, b in self.soft_labels
+            (a, b): torch.softmax(similarity(z[a], keys[b]) / self.teacher_temp, dim=1) for a, _, b in self.soft_labels
         }
-        loss = torch.stack([soft_cross_entropy(p[a, b], l1[b]) for a, b in p]).mean()  # Eq. 5, 8, 11, 13
+        warmth = max(0.0, 1 - batch.progress / self.warm_start) if self.warm_start else 0.0
+        return Targets(keys, z, p, warmth)
+
+    def compare(self, z1: Tensor, targets: Targets) -> Loss:
+        """The student's relations P^{1,b} against each soft label: the mean of H(P^{a,b}, P^{1,b})."""
+        keys, z, p, w = targets
+        l1 = {b: similarity(z1, keys[b]) / self.student_temp for b in keys}
+        loss = torch.stack([soft_cross_entropy(p[a, b], l1[b]) for a, b in p]).mean()
         with torch.no_grad():  # the paper's equations say KL, its algorithm cross entropy: same gradient
             logs = {"kl": loss - torch.stack([entropy(p_ab) for p_ab in p.values()]).mean()}
-
-        if batch.progress < self.warm_start:  # ours: a contrastive term while the teachers are young
-            w = 1 - batch.progress / self.warm_start
-            loss = (1 - w) * loss + w * info_nce(z1, z[2], queue[1].keys, temp=WARM_START_TEMP)
-
-        for b, a in self.stored.items():
-            queue[b].push(z[a], batch.labels)  # after use: first in, first out
+        if w > 0:  # ours: a contrastive term while the teachers are young
+            loss = (1 - w) * loss + w * info_nce(z1, z[2], keys[1], temp=WARM_START_TEMP)
         return Loss(loss, logs)
+
+    def store(self, targets: Targets, labels: Tensor) -> None:
+        """Queue 1 takes Z^2, queue 2 takes Z^4."""
+        for b, a in self.stored.items():
+            cast(Queue, self.queues[str(b)]).push(targets.z[a], labels)
 
     @classmethod
     def hyperparameters(cls) -> dict[str, tuple[Any, Any]]:

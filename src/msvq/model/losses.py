@@ -26,12 +26,64 @@ def entropy(p: Tensor) -> Tensor:
     return torch.xlogy(p, p).sum(1).mean().neg()
 
 
-def info_nce(q: Tensor, k: Tensor, keys: Tensor, *, temp: float) -> Tensor:
-    """MoCo's loss, Eq. 1: the query's own key k against the negatives [Q, d]; q, k [N, d].
+def own_and_others(q: Tensor, k: Tensor, keys: Tensor) -> Tensor:
+    """Cosines [N, 1 + Q] of queries q [N, d] with their own key of k [N, d] and with the unit keys [Q, d].
 
-    The positive stands in front of the negatives and is never among them. No gradient reaches k.
+    The own key stands in front and is never among the others. No gradient reaches k.
     """
     with torch.autocast(q.device.type, enabled=False):
-        positive = (unit(q) * unit(k.detach())).sum(1, keepdim=True)
-    logits = torch.cat([positive, similarity(q, keys)], dim=1) / temp
+        own = (unit(q) * unit(k.detach())).sum(1, keepdim=True)
+    return torch.cat([own, similarity(q, keys)], dim=1)
+
+
+def info_nce(q: Tensor, k: Tensor, keys: Tensor, *, temp: float) -> Tensor:
+    """MoCo's loss, Eq. 1: the query's own key k against the negatives [Q, d]; q, k [N, d]."""
+    logits = own_and_others(q, k, keys) / temp
     return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.int64, device=q.device))
+
+
+def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
+    """-cos(p, sg(z)), mean over the batch; p, z [N, d]. BYOL's squared distance is 2 + 2 times this."""
+    with torch.autocast(p.device.type, enabled=False):
+        return -(unit(p) * unit(z.detach())).sum(1).mean()
+
+
+def mean_shift(p: Tensor, neighbours: Tensor) -> Tensor:
+    """The mean squared distance 2 - 2 cos of p [N, d] to each of its unit neighbours [N, k, d]."""
+    with torch.autocast(p.device.type, enabled=False):
+        return 2 - 2 * torch.einsum("nd,nkd->nk", unit(p), neighbours).mean()
+
+
+def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
+    """SimCLR's loss over the 2N embeddings of two views [N, d]: each finds its partner among all the others."""
+    z = unit(torch.cat([z1, z2]))
+    with torch.autocast(z.device.type, enabled=False):
+        logits = z @ z.T / temp
+    logits = logits.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), float("-inf"))
+    partner = torch.arange(len(z), device=z.device).roll(len(z1))
+    return F.cross_entropy(logits, partner)
+
+
+def cross_view(a: Tensor, b: Tensor, *, temp: float) -> Tensor:
+    """Row i of a [N, d] finds row i of b among all of b, and the other way round: the mean of both."""
+    with torch.autocast(a.device.type, enabled=False):
+        logits = unit(a) @ unit(b).T / temp
+    own = torch.arange(len(a), device=a.device)
+    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+
+
+def neighbour_contrast(p: Tensor, neighbours: Tensor, *, temp: float, both_ways: bool = True) -> Tensor:
+    """NNCLR's loss of predictions p [N, d] and unit neighbours [N, k, d]: each neighbour finds its prediction.
+
+    `both_ways`: the mean with the predictions finding their neighbours among all N k. The k terms of a picture add up.
+    """
+    num, k = neighbours.shape[:2]
+    with torch.autocast(p.device.type, enabled=False):
+        logits = neighbours.flatten(0, 1) @ unit(p).T / temp  # [N k, N]
+    own = torch.arange(num, device=p.device).repeat_interleave(k)
+    loss = F.cross_entropy(logits, own, reduction="sum") / num
+    if not both_ways:
+        return loss
+    log_s = F.log_softmax(logits.T, dim=1)  # [N, N k]
+    back = -log_s[own, torch.arange(num * k, device=p.device)].sum() / num
+    return (loss + back) / 2

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from msvq.model.losses import unit
+from msvq.errors import BadInput
+from msvq.model.losses import similarity, unit
 
 
 class Queue(nn.Module):
@@ -40,3 +41,14 @@ class Queue(nn.Module):
         self.keys = self.keys.index_copy(0, slots, unit(z.detach())[newest])
         self.labels = self.labels.index_copy(0, slots, labels[newest])
         self.pointer = (self.pointer + len(z)) % size
+
+    @torch.no_grad()
+    def nearest(self, z: Tensor, k: int) -> Tensor:
+        """Slots [N, k] of the k keys most similar to each embedding of z [N, d], nearest first."""
+        return similarity(z, self.keys).topk(k, dim=1).indices
+
+
+def check_neighbours(k: int, queue_size: int) -> None:
+    """Raise if a queue cannot have so many neighbours."""
+    if k > queue_size:
+        raise BadInput(f"method.k {k} is larger than method.queue_size {queue_size}; lower k or enlarge the queue")

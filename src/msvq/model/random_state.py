@@ -31,3 +31,8 @@ class RandomState(nn.Module):
     def uniform(self) -> float:
         """A number from U(0, 1)."""
         return float(torch.rand((), generator=self.generator))
+
+    def beta(self, alpha: float) -> float:
+        """A number from Beta(alpha, alpha), as a share of two gamma draws."""
+        a, b = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=self.generator).tolist()
+        return float(a / (a + b))

@@ -1,0 +1,89 @@
+"""CMSF: mean shift, and a second queue that picks further neighbours (methods.md 3.13).
+
+Paper: Constrained Mean Shift Using Distant Yet Related Neighbors for Representation Learning, arXiv 2112.04607.
+"""
+
+from typing import ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
+from msvq.model.heads import mlp
+from msvq.model.losses import mean_shift, unit
+from msvq.model.norm import split_batch_norm
+from msvq.model.queue import Queue, check_neighbours
+from msvq.model.teacher import Backbone, Network, Teacher
+
+
+class Targets(NamedTuple):
+    """Two targets [N, d] of a picture, and the two groups [N, k + 1, d] that the query moves to."""
+
+    k: Tensor
+    v: Tensor
+    unconstrained: Tensor
+    constrained: Tensor
+
+
+class CMSF(Method):
+    """One teacher, two queues whose slots hold the same pictures, a predictor; a strong query and two weak targets.
+
+    Neighbours of z^v in M' give slots; what stands in those slots of M are the constrained neighbours of z^k. This is
+    the form behind the paper's CMSF row; CMSF's own code takes the picture's target of the previous epoch as z^v.
+    """
+
+    title: ClassVar[str] = "CMSF"
+    paper: ClassVar[str] = "arXiv 2112.04607"
+    student_passes: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        k: Count = 5,
+        momentum: Momentum = 0.99,
+        queue_size: Count = 4096,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 128,
+        bn_splits: Count = 8,
+        shuffle: bool = True,
+        symmetric: bool = True,
+    ) -> None:
+        super().__init__()
+        check_neighbours(k, queue_size)
+        head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
+        self.student = Network(cast(nn.Module, backbone), head)
+        split_batch_norm(self.student, bn_splits)
+        self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
+        self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
+        self.queue = Queue(queue_size, output_dim)  # M, of z^k
+        self.second_queue = Queue(queue_size, output_dim)  # M', of z^v
+        self.k, self.symmetric = k, symmetric
+        self.views = ("strong", "weak", "weak")
+
+    def forward(self, batch: Batch) -> Loss:
+        """One step, in both directions by default; the third view serves both."""
+        return taught_step(self, batch, symmetric=self.symmetric)
+
+    def follow(self) -> None:
+        """The teacher follows the student's backbone and projector."""
+        self.teacher.follow(self.student)
+
+    def targets(self, batch: Batch) -> Targets:
+        """z^k of view 2 with its neighbours in M, and with those that z^v of view 3 finds through M'."""
+        k, v = (unit(self.teacher(x)) for x in batch.views[1:])
+        groups = [
+            torch.cat([k[:, None], self.queue.keys[slots]], dim=1)
+            for slots in (self.queue.nearest(k, self.k), self.second_queue.nearest(v, self.k))
+        ]
+        return Targets(k, v, *groups)
+
+    def compare(self, z: Tensor, targets: Targets) -> Loss:
+        """L = (L_u + L_c) / 2."""
+        p = self.predictor(z)
+        return Loss((mean_shift(p, targets.unconstrained) + mean_shift(p, targets.constrained)) / 2)
+
+    def store(self, targets: Targets, labels: Tensor) -> None:
+        """M takes z^k, M' takes z^v, in the same slots."""
+        self.queue.push(targets.k, labels)
+        self.second_queue.push(targets.v, labels)

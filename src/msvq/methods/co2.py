@@ -1,0 +1,80 @@
+"""CO2: MoCo, and query and key shall find the negatives alike (methods.md 3.18).
+
+Paper: CO2: Consistent Contrast for Unsupervised Visual Representation Learning, arXiv 2010.02217.
+"""
+
+from typing import Annotated, ClassVar, NamedTuple, cast
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
+from msvq.model.heads import moco_head
+from msvq.model.losses import info_nce, similarity, unit
+from msvq.model.norm import split_batch_norm
+from msvq.model.queue import Queue
+from msvq.model.teacher import Backbone, Network, Teacher
+
+
+class Targets(NamedTuple):
+    """The query's own key k [N, d], and the queue [Q, d] of negatives as it was."""
+
+    k: Tensor
+    keys: Tensor
+
+
+class CO2(Method):
+    """One teacher, one queue, two strong views. `alpha` weighs the consistency term."""
+
+    title: ClassVar[str] = "CO2"
+    paper: ClassVar[str] = "arXiv 2010.02217"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        temp: Temperature = 0.2,
+        alpha: Annotated[float, Ge(0)] = 0.3,
+        consistency_temp: Temperature = 0.05,
+        momentum: Momentum = 0.99,
+        queue_size: Count = 4096,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 128,
+        bn_splits: Count = 8,
+        shuffle: bool = True,
+    ) -> None:
+        super().__init__()
+        head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
+        self.student = Network(cast(nn.Module, backbone), head)
+        split_batch_norm(self.student, bn_splits)
+        self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
+        self.queue = Queue(queue_size, output_dim)
+        self.temp, self.alpha, self.consistency_temp = temp, alpha, consistency_temp
+        self.views = ("strong", "strong")
+
+    def forward(self, batch: Batch) -> Loss:
+        """One step, in one direction."""
+        return taught_step(self, batch, symmetric=False)
+
+    def follow(self) -> None:
+        """The teacher follows the student."""
+        self.teacher.follow(self.student)
+
+    def targets(self, batch: Batch) -> Targets:
+        """Keys of view 2."""
+        return Targets(unit(self.teacher(batch.views[1])), self.queue.keys)
+
+    def compare(self, z: Tensor, targets: Targets) -> Loss:
+        """L_MoCo + α/2 [KL(R_k || R_q) + KL(R_q || R_k)], R over the negatives only; gradient through q alone."""
+        k, keys = targets
+        log_q = torch.log_softmax(similarity(z, keys) / self.consistency_temp, dim=1)
+        log_k = torch.log_softmax(similarity(k, keys) / self.consistency_temp, dim=1)
+        # KL(k || q) + KL(q || k) = Σ (R_k - R_q) (log R_k - log R_q)
+        symmetric_kl = ((log_k.exp() - log_q.exp()) * (log_k - log_q)).sum(1).mean()
+        contrast = info_nce(z, k, keys, temp=self.temp)
+        return Loss(contrast + self.alpha * symmetric_kl / 2, {"consistency": symmetric_kl.detach() / 2})
+
+    def store(self, targets: Targets, labels: Tensor) -> None:
+        """The keys become negatives of the steps to come."""
+        self.queue.push(targets.k, labels)

@@ -1,0 +1,88 @@
+"""MoCoV2: a query finds its own key among a queue of others' (methods.md 3.8).
+
+Paper: Improved Baselines with Momentum Contrastive Learning, arXiv 2003.04297.
+"""
+
+from typing import ClassVar, Literal, NamedTuple, cast
+
+from torch import Tensor, nn
+
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, swapped
+from msvq.model.heads import moco_head
+from msvq.model.losses import info_nce, unit
+from msvq.model.norm import split_batch_norm
+from msvq.model.queue import Queue
+from msvq.model.teacher import Backbone, Network, Teacher
+
+
+class Targets(NamedTuple):
+    """The query's own key k [N, d], and the queue [Q, d] of negatives as it was."""
+
+    k: Tensor
+    keys: Tensor
+
+
+class MoCoV2(Method):
+    """One teacher, one queue, two strong views.
+
+    `symmetric`: "no" is the paper's table; "mean" averages both directions and stores one view's keys (the MSVQ
+    authors' benchmark); "sum" adds them and stores both (MoCo's CIFAR demo).
+    """
+
+    title: ClassVar[str] = "MoCoV2"
+    paper: ClassVar[str] = "arXiv 2003.04297"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        temp: Temperature = 0.2,
+        momentum: Momentum = 0.99,
+        queue_size: Count = 4096,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 128,
+        bn_splits: Count = 8,
+        shuffle: bool = True,
+        symmetric: Literal["no", "mean", "sum"] = "no",
+    ) -> None:
+        super().__init__()
+        head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
+        self.student = Network(cast(nn.Module, backbone), head)
+        split_batch_norm(self.student, bn_splits)
+        self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
+        self.queue = Queue(queue_size, output_dim)
+        self.temp, self.symmetric = temp, symmetric
+        self.views = ("strong", "strong")
+
+    def forward(self, batch: Batch) -> Loss:
+        """One step, in one direction or both."""
+        self.follow()
+        targets = self.targets(batch)
+        loss = self.compare(self.student(batch.views[0]), targets).value
+        if self.symmetric == "no":
+            self.store(targets, batch.labels)
+            return Loss(loss)
+        other = swapped(batch)
+        back = self.targets(other)
+        loss = loss + self.compare(self.student(other.views[0]), back).value
+        self.store(targets, batch.labels)
+        if self.symmetric == "mean":
+            return Loss(loss / 2)
+        self.store(back, batch.labels)
+        return Loss(loss)
+
+    def follow(self) -> None:
+        """The teacher follows the student."""
+        self.teacher.follow(self.student)
+
+    def targets(self, batch: Batch) -> Targets:
+        """Keys of view 2."""
+        return Targets(unit(self.teacher(batch.views[1])), self.queue.keys)
+
+    def compare(self, z: Tensor, targets: Targets) -> Loss:
+        """-log of the softmax weight of the own key against the queue."""
+        return Loss(info_nce(z, targets.k, targets.keys, temp=self.temp))
+
+    def store(self, targets: Targets, labels: Tensor) -> None:
+        """The keys become negatives of the steps to come."""
+        self.queue.push(targets.k, labels)

@@ -1,0 +1,48 @@
+"""SimCLR: each view finds its partner in the batch; no teacher, no queue (methods.md 3.9).
+
+Paper: A Simple Framework for Contrastive Learning of Visual Representations, arXiv 2002.05709.
+"""
+
+from typing import ClassVar, Literal, cast
+
+from torch import nn
+
+from msvq.methods.base import Batch, Count, Loss, Method, Temperature
+from msvq.model.heads import mlp
+from msvq.model.losses import cross_view, nt_xent
+from msvq.model.norm import split_batch_norm
+from msvq.model.teacher import Backbone, Network
+
+
+class SimCLR(Method):
+    """Two strong views through the student.
+
+    `loss`: "nt-xent" has all 2N - 2 other embeddings as negatives; "cross-view" only those of the other view (the
+    MSVQ authors' benchmark).
+    """
+
+    title: ClassVar[str] = "SimCLR"
+    paper: ClassVar[str] = "arXiv 2002.05709"
+    student_passes: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        temp: Temperature = 0.2,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 128,
+        bn_splits: Count = 1,
+        loss: Literal["nt-xent", "cross-view"] = "nt-xent",
+    ) -> None:
+        super().__init__()
+        head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True, last_norm=True)
+        self.student = Network(cast(nn.Module, backbone), head)
+        split_batch_norm(self.student, bn_splits)
+        self.temp, self.loss = temp, nt_xent if loss == "nt-xent" else cross_view
+        self.views = ("strong", "strong")
+
+    def forward(self, batch: Batch) -> Loss:
+        """Gradient flows through both views."""
+        z1, z2 = (self.student(x) for x in batch.views)
+        return Loss(self.loss(z1, z2, temp=self.temp))

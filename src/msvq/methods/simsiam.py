@@ -1,0 +1,56 @@
+"""SimSiam: predict the other view's embedding, which stands still; no teacher (methods.md 3.11).
+
+Paper: Exploring Simple Siamese Representation Learning, arXiv 2011.10566.
+"""
+
+from typing import ClassVar, Literal, cast
+
+from torch import nn
+
+from msvq.methods.base import Batch, Count, Loss, Method
+from msvq.model.backbones import BasicBlock
+from msvq.model.heads import mlp
+from msvq.model.losses import negative_cosine
+from msvq.model.norm import split_batch_norm
+from msvq.model.teacher import Backbone, Network
+
+
+class SimSiam(Method):
+    """Two strong views through the student, and a predictor with a narrow middle.
+
+    `projector_layers`: 2 is the CIFAR setting; 3 the ImageNet one, whose last batch norm has no weight and bias.
+    `zero_init_residual`: start each residual block as the identity, as the authors' code does.
+    """
+
+    title: ClassVar[str] = "SimSiam"
+    paper: ClassVar[str] = "arXiv 2011.10566"
+    student_passes: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 2048,
+        predictor_dim: Count = 512,
+        projector_layers: Literal[2, 3] = 2,
+        zero_init_residual: bool = False,
+        bn_splits: Count = 1,
+    ) -> None:
+        super().__init__()
+        sizes = [hidden_dim] * (projector_layers - 1) + [output_dim]
+        head = mlp(backbone.feature_dim, *sizes, norm=True, last_norm=True, last_affine=projector_layers == 2)
+        self.student = Network(cast(nn.Module, backbone), head)
+        split_batch_norm(self.student, bn_splits)
+        self.predictor = mlp(output_dim, predictor_dim, output_dim, norm=True)
+        if zero_init_residual:
+            for block in self.student.modules():
+                if isinstance(block, BasicBlock):
+                    nn.init.zeros_(block.bn2.weight)
+        self.views = ("strong", "strong")
+
+    def forward(self, batch: Batch) -> Loss:
+        """The mean over both directions of -cos(p, sg(z))."""
+        z1, z2 = (self.student(x) for x in batch.views)
+        p1, p2 = self.predictor(z1), self.predictor(z2)
+        return Loss((negative_cosine(p1, z2) + negative_cosine(p2, z1)) / 2)

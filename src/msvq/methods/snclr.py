@@ -1,0 +1,102 @@
+"""SNCLR: neighbours are positives too, each as much as it deserves (methods.md 3.16).
+
+Paper: Soft Neighbors are Positive Supporters in Contrastive Visual Representation Learning, arXiv 2303.17142.
+"""
+
+from typing import ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
+from msvq.model.heads import mlp
+from msvq.model.losses import unit
+from msvq.model.norm import split_batch_norm
+from msvq.model.queue import Queue, check_neighbours
+from msvq.model.teacher import Backbone, Network, Teacher
+
+
+class Targets(NamedTuple):
+    """The batch's keys [N, d] and, for each, its neighbours [N, k, d] in the queue."""
+
+    k: Tensor
+    neighbours: Tensor
+
+
+class SNCLR(Method):
+    """One teacher, one queue, a predictor, two strong views.
+
+    `threshold`: only neighbours with more than the even share 1/k count. `detach_labels`: off, gradient also flows
+    through the soft labels, as in both published codes. `scale_by_temp`: the loss times 4τ, as the authors' code has it
+    (it adds the two directions and multiplies by 2τ).
+    """
+
+    title: ClassVar[str] = "SNCLR"
+    paper: ClassVar[str] = "arXiv 2303.17142"
+    student_passes: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        temp: Temperature = 0.2,
+        k: Count = 5,
+        threshold: bool = False,
+        detach_labels: bool = False,
+        scale_by_temp: bool = False,
+        momentum: Momentum = 0.99,
+        queue_size: Count = 4096,
+        hidden_dim: Count = 2048,
+        output_dim: Count = 128,
+        bn_splits: Count = 8,
+        shuffle: bool = True,
+        symmetric: bool = True,
+    ) -> None:
+        super().__init__()
+        check_neighbours(k, queue_size)
+        sizes = (backbone.feature_dim, hidden_dim, hidden_dim, output_dim)
+        self.student = Network(cast(nn.Module, backbone), mlp(*sizes, norm=True, last_norm=True, last_affine=False))
+        split_batch_norm(self.student, bn_splits)
+        self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True, last_norm=True, last_affine=False)
+        self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
+        self.queue = Queue(queue_size, output_dim)
+        self.temp, self.k, self.threshold = temp, k, threshold
+        self.detach_labels, self.scale_by_temp, self.symmetric = detach_labels, scale_by_temp, symmetric
+        self.views = ("strong", "strong")
+
+    def forward(self, batch: Batch) -> Loss:
+        """One step, in both directions by default."""
+        return taught_step(self, batch, symmetric=self.symmetric)
+
+    def follow(self) -> None:
+        """The teacher follows the student's backbone and projector."""
+        self.teacher.follow(self.student)
+
+    def targets(self, batch: Batch) -> Targets:
+        """Keys of view 2 and their neighbours: together the N (k + 1) candidates of every query."""
+        k = unit(self.teacher(batch.views[1]))
+        return Targets(k, self.queue.keys[self.queue.nearest(k, self.k)])
+
+    def soft_labels(self, z: Tensor, neighbours: Tensor) -> Tensor:
+        """a [N, k]: how much each own neighbour counts beside the own key's 1; softmax at temperature 1."""
+        a = torch.softmax(torch.einsum("nd,nkd->nk", unit(z), neighbours), dim=1)
+        if self.threshold:
+            a = a * (a > 1 / self.k)
+        return a.detach() if self.detach_labels else a
+
+    def compare(self, z: Tensor, targets: Targets) -> Loss:
+        """-1/N Σ_i Σ_c y_ic log softmax_c(p̂_i · ĉ / τ) over the candidates c."""
+        num, k = targets.neighbours.shape[:2]
+        candidates = torch.cat([targets.k, targets.neighbours.flatten(0, 1)])
+        p = unit(self.predictor(z))
+        with torch.autocast(z.device.type, enabled=False):
+            log_s = torch.log_softmax(p @ candidates.T / self.temp, dim=1)
+            a = self.soft_labels(z, targets.neighbours)
+        own = torch.arange(num, device=z.device)
+        slots = num + own[:, None] * k + torch.arange(k, device=z.device)
+        loss = -(log_s[own, own] + (a * log_s.gather(1, slots)).sum(1)).mean()
+        return Loss(loss * 4 * self.temp if self.scale_by_temp else loss)
+
+    def store(self, targets: Targets, labels: Tensor) -> None:
+        """The keys join the queue."""
+        self.queue.push(targets.k, labels)

@@ -1,0 +1,126 @@
+"""Un-Mix: a mixture of two pictures is as like each as its share of it; wraps another method (methods.md 3.14).
+
+Paper: Un-Mix: Rethinking Image Mixtures for Unsupervised Visual Representation Learning, arXiv 2003.05438.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Gt
+from torch import Tensor, nn
+
+from msvq.errors import BadInput, unknown
+from msvq.methods.base import METHODS, Batch, Loss, Method, Share, Taught, swapped
+from msvq.model.random_state import RandomState
+from msvq.model.teacher import Backbone
+
+VERBS = ("follow", "targets", "compare", "store")
+
+
+class UnMix(Method):
+    """The base's loss, and its loss on a mixture of the batch with its reverse, weighed by the shares.
+
+    `base` is any method with a teacher, `base_options` its keywords. `global_share`: how often whole pictures are
+    blended, rather than a box pasted. `symmetric` takes both directions of the base's loss. `through`: "student" mixes
+    the query alone (Un-Mix's own code); "whole" sends the mixture of view 2 through the base's entire step, three
+    times a step, teachers and queues included (the MSVQ authors' benchmark, with base byol).
+    """
+
+    title: ClassVar[str] = "Un-Mix"
+    paper: ClassVar[str] = "arXiv 2003.05438"
+    student_passes: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        *,
+        base: str = "mocov2",
+        base_options: dict[str, Any] | None = None,
+        global_share: Share = 0.5,
+        alpha: Annotated[float, Gt(0)] = 1.0,
+        symmetric: bool = False,
+        through: Literal["student", "whole"] = "student",
+    ) -> None:
+        super().__init__()
+        self.base: Any = METHODS[base](backbone, **complete_base(base, base_options or {}, through))
+        self.random = RandomState()
+        self.global_share, self.alpha, self.symmetric, self.through = global_share, alpha, symmetric, through
+        self.views = self.base.views
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The base's backbone."""
+        encoder: nn.Module = self.base.encoder
+        return encoder
+
+    def forward(self, batch: Batch) -> Loss:
+        """L(x) + λ L(mixture) + (1 - λ) L(mixture reversed)."""
+        if self.through == "whole":
+            return self._whole(batch)
+        base: Taught = self.base
+        base.follow()
+        share, mixture = self.mix(batch.views[0])
+        q_m = base.student(mixture)
+        directions = [batch, swapped(batch)] if self.symmetric else [batch]
+        targets = [base.targets(direction) for direction in directions]
+        loss = torch.zeros((), device=mixture.device)
+        for direction, target in zip(directions, targets, strict=True):
+            loss = loss + base.compare(base.student(direction.views[0]), target).value
+            loss = loss + share * base.compare(q_m, target).value
+            # Reversing the embeddings equals encoding the reversed batch, also under interleaved batch-norm groups.
+            loss = loss + (1 - share) * base.compare(q_m.flip(0), target).value
+        for target in targets:
+            base.store(target, batch.labels)
+        return Loss(loss)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, Any], *, where: str = "method") -> dict[str, Any]:
+        """As for every method, and the base's options are checked and completed too."""
+        checked = super().check_options(options, where=where)
+        base_options = complete_base(checked["base"], checked["base_options"] or {}, checked["through"])
+        return {**checked, "base_options": base_options}
+
+    def _whole(self, batch: Batch) -> Loss:
+        x1, x2, *others = batch.views
+        share, mixture = self.mix(x2)
+        losses = [
+            self.base(batch._replace(views=(x1, second, *others))).value for second in (x2, mixture, mixture.flip(0))
+        ]
+        return Loss(losses[0] + share * losses[1] + (1 - share) * losses[2])
+
+    def mix(self, x: Tensor) -> tuple[float, Tensor]:
+        """λ, and x [N, 3, H, W] mixed with its reverse: blended whole, or with a box of it pasted in."""
+        reverse = x.flip(0)
+        blend = self.random.uniform() < self.global_share
+        share = self.random.beta(self.alpha)
+        box = paste_box(share, x.shape[-2:], (self.random.uniform(), self.random.uniform()))
+        if blend:
+            return share, share * x + (1 - share) * reverse
+        (top, bottom), (left, right) = box
+        mixture = x.clone()
+        mixture[..., top:bottom, left:right] = reverse[..., top:bottom, left:right]
+        return 1 - (bottom - top) * (right - left) / (x.shape[-2] * x.shape[-1]), mixture
+
+
+def complete_base(base: str, options: Mapping[str, Any], through: str) -> dict[str, Any]:
+    """The base's keywords, complete. MoCo gets Un-Mix's temperature, and a taught base one direction, unless told."""
+    wrappable = {name: kind for name, kind in METHODS.items() if all(hasattr(kind, verb) for verb in VERBS)}
+    if base not in wrappable:
+        raise unknown("base of unmix", base, wrappable)
+    defaults: dict[str, Any] = {"temp": 0.1} if base == "mocov2" else {}
+    if through == "student" and isinstance(wrappable[base].hyperparameters().get("symmetric", ("", ""))[1], bool):
+        defaults["symmetric"] = False
+    checked = wrappable[base].check_options({**defaults, **options}, where="method.base_options")
+    if through == "student" and checked.get("symmetric", "no") not in ("no", False):
+        raise BadInput("method.base_options.symmetric is not for unmix; set method.symmetric instead")
+    return checked
+
+
+def paste_box(share: float, size: tuple[int, ...], centre: tuple[float, float]) -> list[tuple[int, int]]:
+    """(first, last + 1) in rows and columns of a box with some 1 - `share` of the area, clipped to the picture."""
+    box = []
+    for length, place in zip(size, centre, strict=True):
+        half, middle = int(length * (1 - share) ** 0.5) // 2, int(length * place)
+        box.append((max(0, middle - half), min(length, middle + half)))
+    return box
