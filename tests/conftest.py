@@ -1,6 +1,6 @@
 """What several tests share: tiny networks, batches, and methods whose views are the embeddings themselves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,14 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _few_test_pictures() -> Iterator[None]:
+    """Runs in tests are judged on 200 test pictures rather than 2,000: they check the machinery, not the accuracy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msvq.data.sources.PATTERNS_TEST", 200)
+        yield
+
+
 class IdentityBackbone(nn.Module):
     """Hands an embedding through, by a matrix that could learn, so that a test chooses z directly."""
 
@@ -40,13 +48,14 @@ MakeMethod = Callable[..., Any]
 
 @pytest.fixture
 def on_embeddings() -> MakeMethod:
-    """Build a method in fp64 whose views are embeddings [N, dim]: no projector, no batch norm."""
+    """Build a method in fp64 whose views are embeddings [N, dim]: no projector, predictor or batch norm."""
 
     def make(kind: type[Method], *, dim: int = 8, **options: Any) -> Any:
-        method = kind(IdentityBackbone(dim), output_dim=dim, **options)  # type: ignore[call-arg]
-        networks = [m for m in method.modules() if isinstance(m, Network)]
-        for network in networks:
+        method: Any = kind(IdentityBackbone(dim), output_dim=dim, **options)
+        for network in (m for m in method.modules() if isinstance(m, Network)):
             network.projector = nn.Identity()
+        if hasattr(method, "predictor"):
+            method.predictor = nn.Identity()
         method.double()
         for queue in (m for m in method.modules() if isinstance(m, Queue)):
             queue.keys = unit(queue.keys)  # to fp64's precision
@@ -59,8 +68,9 @@ def tiny_method(kind: type[Method], **options: Any) -> Any:
     """A method on a very narrow ResNet, with a queue of 32 where it has one."""
     keywords = kind.hyperparameters()
     small = {"queue_size": 32, "hidden_dim": 16, "output_dim": 8}
-    chosen = {key: value for key, value in small.items() if key in keywords} | options
-    return kind(ResNet(width=4), **chosen)  # type: ignore[call-arg]
+    tiny = {**small, "predictor_dim": 4, "num_classes": 4, "base_options": small}
+    chosen = {key: value for key, value in tiny.items() if key in keywords} | options
+    return kind(ResNet(width=4), **chosen)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The Python side: pretrain, load, encoder, embed, config, metrics."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_kinds_of_arrays_give_the_same_features(run: msvq.Run) -> None:
     assert expected.shape == (6, 32)
     assert expected.dtype == np.float32
     assert np.isfinite(expected).all()
-    same = {
+    same: dict[str, Any] = {
         "float": images / 255,
         "float32": (images / 255).astype(np.float32),
         "channels first": np.moveaxis(images, -1, 1),

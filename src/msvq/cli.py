@@ -74,7 +74,10 @@ def pretrain(
     out: Annotated[Path, typer.Option(help="Directory of the run.")],
     data: Annotated[str | None, typer.Option(help="Name of a data set. [default: the recipe's, or patterns]")] = None,
     method: Annotated[
-        str | None, typer.Option(help="Name of a method; 'msvq methods' lists them. [default: the recipe's]")
+        str | None,
+        typer.Option(
+            help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. [default: the recipe's]"
+        ),
     ] = None,
     recipe: Annotated[
         str | None,

@@ -13,6 +13,7 @@ from msvq.data.sources import RECIPE_OF, DataSettings
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
+from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings
 from msvq.settings import Section, explain
 from msvq.train.trainer import TrainSettings
@@ -50,6 +51,14 @@ class Settings(Section):
     def to_yaml(self) -> str:
         """The complete settings as a recipe that repeats the run."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def read_config(path: Path) -> Settings:
+    """The complete settings that a run has written. Nothing that they name is loaded or run."""
+    try:
+        return Settings.model_validate(read_recipe(path))
+    except ValidationError as error:
+        raise explain(error, _fields(map(str, error.errors()[0]["loc"][:-1]))) from None
 
 
 def recipe_names() -> list[str]:
@@ -134,7 +143,11 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
     own = block.get("name", "msvq")
     chosen = str(own if name is None else name)
+    if name is not None and is_external(chosen):
+        register_file(chosen)
     if chosen not in METHODS:
+        if is_external(chosen):
+            raise BadInput(f"the method is code in a file; to allow that, name it yourself: --method {chosen}")
         raise unknown("method", chosen, METHODS)
     values["method"] = {**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen}
 

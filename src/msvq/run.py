@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.torch import load_file, save
 from torch import nn
 
-from msvq.config import Settings, resolve
+from msvq.config import Settings, read_config
 from msvq.data.store import DataSet
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
@@ -36,7 +36,7 @@ class Run:
     @cached_property
     def config(self) -> Settings:
         """The complete settings."""
-        return resolve(recipe=self.path / "config.yaml")
+        return read_config(self.path / "config.yaml")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`."""

@@ -1,5 +1,7 @@
 """The backbone of methods.md 1.3 and the heads of 1.4."""
 
+from typing import Any
+
 import pytest
 import torch
 import torchvision
@@ -52,7 +54,7 @@ def test_features_equal_torchvisions_with_the_same_stem() -> None:
 
 
 def test_initialisation_is_kaiming_but_for_the_stem() -> None:
-    network = ResNet()
+    network: Any = ResNet()
     assert network.conv1.weight.std().item() == pytest.approx(0.11, abs=0.01)
     block = network.layer2[0].conv1.weight
     assert block.std().item() == pytest.approx((2 / (9 * block.shape[0])) ** 0.5, rel=0.02)
@@ -60,10 +62,10 @@ def test_initialisation_is_kaiming_but_for_the_stem() -> None:
 
 
 def test_head_with_norm_has_no_bias_before_it() -> None:
-    head = mlp(8, 16, 4, norm=True)
+    head: Any = mlp(8, 16, 4, norm=True)
     assert [type(layer) for layer in head] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
     assert head[0].bias is None
     assert head[3].bias is not None
-    last = mlp(8, 4, last_norm=True, last_affine=False)
+    last: Any = mlp(8, 4, last_norm=True, last_affine=False)
     assert last[0].bias is None
     assert last[1].weight is None

@@ -42,7 +42,7 @@ class Hostile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[object, ...]:
         return (Path.touch, (self.path,))
 
 

@@ -70,9 +70,10 @@ class Method(nn.Module):
         keywords: dict[str, Any] = cls.hyperparameters()
         schema = create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **keywords)
         try:
-            return schema.model_validate(options).model_dump(mode="json")
+            checked: dict[str, Any] = schema.model_validate(options).model_dump(mode="json")
         except ValidationError as error:
             raise explain(error, keywords, where=where) from None
+        return checked
 
 
 METHODS: dict[str, type[Method]] = {}  # by name; filled by the package, and by whoever adds a method of their own

@@ -4,9 +4,9 @@ Paper: Bootstrap Your Own Latent, arXiv 2006.07733.
 """
 
 import math
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
@@ -39,7 +39,7 @@ class BYOL(Method):
     ) -> None:
         super().__init__()
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)

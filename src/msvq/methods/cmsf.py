@@ -3,10 +3,10 @@
 Paper: Constrained Mean Shift Using Distant Yet Related Neighbors for Representation Learning, arXiv 2112.04607.
 """
 
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
@@ -52,7 +52,7 @@ class CMSF(Method):
         super().__init__()
         check_neighbours(k, queue_size)
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)

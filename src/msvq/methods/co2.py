@@ -3,11 +3,11 @@
 Paper: CO2: Consistent Contrast for Unsupervised Visual Representation Learning, arXiv 2010.02217.
 """
 
-from typing import Annotated, ClassVar, NamedTuple, cast
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
 from msvq.model.heads import moco_head
@@ -46,7 +46,7 @@ class CO2(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

@@ -3,9 +3,9 @@
 Paper: Improved Baselines with Momentum Contrastive Learning, arXiv 2003.04297.
 """
 
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, swapped
 from msvq.model.heads import moco_head
@@ -47,7 +47,7 @@ class MoCoV2(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

@@ -68,7 +68,7 @@ class MSVQ(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=self.projector_norm)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         momentums = (momentum1, momentum2)[: max(label.teacher for label in self.soft_labels)]
         self.teachers = nn.ModuleList(Teacher(self.student, momentum=m, shuffle=shuffle) for m in momentums)

@@ -3,9 +3,9 @@
 Paper: With a Little Help from My Friends, arXiv 2104.14548.
 """
 
-from typing import ClassVar, cast
+from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Temperature
 from msvq.model.heads import mlp
@@ -41,7 +41,7 @@ class NNCLR(Method):
         super().__init__()
         check_neighbours(k, queue_size)
         head = mlp(backbone.feature_dim, hidden_dim, hidden_dim, output_dim, norm=True, last_norm=True)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.queue = Queue(queue_size, output_dim)

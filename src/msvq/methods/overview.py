@@ -13,7 +13,7 @@ def overview() -> list[dict[str, str | int]]:
     rows: list[dict[str, str | int]] = []
     for name, kind in METHODS.items():
         facts = {"num_classes": 10} if kind.needs_labels else {}
-        method = kind(ResNet(width=1), **facts)  # type: ignore[call-arg]
+        method = kind(ResNet(width=1), **facts)
         parts = list(method.modules())
         rows.append(
             {

@@ -3,10 +3,10 @@
 Paper: Similarity Contrastive Estimation for Self-Supervised Soft Contrastive Learning, arXiv 2111.14585.
 """
 
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature, taught_step
 from msvq.model.heads import moco_head
@@ -55,7 +55,7 @@ class SCE(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=norm)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

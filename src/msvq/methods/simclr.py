@@ -3,9 +3,7 @@
 Paper: A Simple Framework for Contrastive Learning of Visual Representations, arXiv 2002.05709.
 """
 
-from typing import ClassVar, Literal, cast
-
-from torch import nn
+from typing import ClassVar, Literal
 
 from msvq.methods.base import Batch, Count, Loss, Method, Temperature
 from msvq.model.heads import mlp
@@ -37,7 +35,7 @@ class SimCLR(Method):
     ) -> None:
         super().__init__()
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True, last_norm=True)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.temp, self.loss = temp, nt_xent if loss == "nt-xent" else cross_view
         self.views = ("strong", "strong")

@@ -3,7 +3,7 @@
 Paper: Exploring Simple Siamese Representation Learning, arXiv 2011.10566.
 """
 
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -40,7 +40,7 @@ class SimSiam(Method):
         super().__init__()
         sizes = [hidden_dim] * (projector_layers - 1) + [output_dim]
         head = mlp(backbone.feature_dim, *sizes, norm=True, last_norm=True, last_affine=projector_layers == 2)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.predictor = mlp(output_dim, predictor_dim, output_dim, norm=True)
         if zero_init_residual:

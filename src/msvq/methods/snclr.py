@@ -3,10 +3,10 @@
 Paper: Soft Neighbors are Positive Supporters in Contrastive Visual Representation Learning, arXiv 2303.17142.
 """
 
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
 from msvq.model.heads import mlp
@@ -55,7 +55,7 @@ class SNCLR(Method):
         super().__init__()
         check_neighbours(k, queue_size)
         sizes = (backbone.feature_dim, hidden_dim, hidden_dim, output_dim)
-        self.student = Network(cast(nn.Module, backbone), mlp(*sizes, norm=True, last_norm=True, last_affine=False))
+        self.student = Network(backbone, mlp(*sizes, norm=True, last_norm=True, last_affine=False))
         split_batch_norm(self.student, bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True, last_norm=True, last_affine=False)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)

@@ -1,6 +1,6 @@
 """Supervised: the same backbone and loop with labels, the upper row of the paper's table (methods.md 3.19)."""
 
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import nn
@@ -23,7 +23,7 @@ class Supervised(Method):
         if num_classes is None:
             raise BadInput("supervised needs labels, and the data has none; choose another --method")
         head = nn.Linear(backbone.feature_dim, num_classes)
-        self.student = Network(cast(nn.Module, backbone), head)
+        self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.views = ("plain",)
 

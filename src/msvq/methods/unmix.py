@@ -43,7 +43,8 @@ class UnMix(Method):
         through: Literal["student", "whole"] = "student",
     ) -> None:
         super().__init__()
-        self.base: Any = METHODS[base](backbone, **complete_base(base, base_options or {}, through))
+        options = complete_base(base, base_options or {}, through)
+        self.base: Any = METHODS[base](backbone, **options)
         self.random = RandomState()
         self.global_share, self.alpha, self.symmetric, self.through = global_share, alpha, symmetric, through
         self.views = self.base.views

@@ -19,9 +19,9 @@ class Backbone(Protocol):
 class Network(nn.Module):
     """A backbone with its projector: pictures [N, 3, H, W] to embeddings [N, d], not yet of unit length."""
 
-    def __init__(self, backbone: nn.Module, projector: nn.Module) -> None:
+    def __init__(self, backbone: Backbone | nn.Module, projector: nn.Module) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone = cast(nn.Module, backbone)
         self.projector = projector
 
     def forward(self, x: Tensor) -> Tensor:
