@@ -89,7 +89,7 @@ def random_batch() -> MakeMethod:
             torch.randn(num, 3, size, size, generator=generator).to(dtype=dtype, memory_format=torch.channels_last)
             for _ in method.views
         )
-        return Batch(views, torch.arange(num) % 4, progress)
+        return Batch(views, torch.arange(num) % 4, progress, torch.arange(num))
 
     return make
 

@@ -144,6 +144,23 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
             "train.batch_size 64 is not a multiple of method.bn_splits 7",
         ),
         (["pretrain", "--out", "OUT", "--set", "data.limit=50"], "50 pictures are fewer than one batch of 64"),
+        (
+            ["pretrain", "--out", "OUT", "--method", "msf", "--set", "method.k=3000"],
+            "method.k 3000 is larger than method.queue_size 2048",
+        ),
+        (
+            ["pretrain", "--out", "OUT", "--method", "co2", "--set", "method.symmetric=true"],
+            "unknown setting method 'symmetric'",
+        ),
+        (
+            ["pretrain", "--out", "OUT", "--method", "unmix", "--set", "method.base=simclr"],
+            "unknown base of unmix 'simclr'",
+        ),
+        (
+            ["pretrain", "--out", "OUT", "--method", "supervised", "--set", "method.num_classes=0"],
+            "method.num_classes: should be greater than or equal to 1, not 0",
+        ),
+        (["pretrain", "--out", "OUT", "--method", "mine.py:Mine"], "there is no file 'mine.py'"),
     ],
 )
 def test_a_mistake_gets_one_sentence_and_changes_nothing(
@@ -157,6 +174,12 @@ def test_a_mistake_gets_one_sentence_and_changes_nothing(
     assert answer.err.count("\n") == 1
     assert "Traceback" not in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fewer_labelled_pictures_than_neighbours_are_mentioned(shell: Shell, tmp_path: Path) -> None:
+    answer = shell("pretrain", "--out", tmp_path / "x", "--epochs", "1", *FAST, "--set", "data.limit=64")
+    assert answer.code == 0
+    assert "note: kNN uses k = 64, the number of labelled pictures" in answer.out
 
 
 def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:

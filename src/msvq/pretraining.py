@@ -1,29 +1,25 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-import json
-import os
-import platform
-import shutil
-import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
-import torchvision
+from numpy.typing import NDArray
 from rich.console import Console
+from torch import Tensor, nn
 
 from msvq.config import Settings, resolve
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import DataSet
+from msvq.directory import check_out, environment, start_directory
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.neighbours import save_neighbours
-from msvq.files import write_text
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone, resolve_stem
 from msvq.report.page import write_report
@@ -32,19 +28,6 @@ from msvq.train.checkpoint import load_checkpoint
 from msvq.train.precision import resolve_device, resolve_precision
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer, check_fit
-from msvq.version import __version__
-
-RUN_FILES = [
-    "config.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "checkpoints",
-    "encoder.safetensors",
-    "encoder.json",
-    "eval",
-    "figures",
-    "report.html",
-]
 
 
 def pretrain(
@@ -156,15 +139,28 @@ def train(
     )
     trainer.fit()
     save_encoder(out, method.encoder, settings, data)
-    untrained = build_method(settings, data.size).to(loader.device).encoder
+    with console.status("comparing the neighbours of test pictures before and after training"):
+        compare_neighbours(out, settings, data, method, features)
+    write_report(out)
+    return Run(out)
+
+
+def compare_neighbours(
+    out: Path,
+    settings: Settings,
+    data: DataSet,
+    method: Method,
+    features: Callable[[nn.Module, NDArray[numpy.uint8]], Tensor],
+) -> None:
+    """Write what the report shows of neighbours; the untrained encoder is made anew from the seed."""
+    device = next(method.parameters()).device
+    untrained = build_method(settings, data.size).to(device).encoder
     before, after = (
         (features(encoder, data.bank.images), features(encoder, data.test.images))
         for encoder in (untrained, method.encoder)
     )
     (out / "eval").mkdir(exist_ok=True)
     save_neighbours(out / "eval" / "neighbours.npz", data, before, after)
-    write_report(out)
-    return Run(out)
 
 
 def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
@@ -173,8 +169,8 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
     stem = resolve_stem(settings.backbone.stem, data.size)
     sizes = {"size": data.size, "test_size": data.test_size}
     method = dict(settings.method)
-    if "num_classes" in method and method["num_classes"] is None:
-        method["num_classes"] = data.num_classes or None
+    facts = {"num_classes": data.num_classes or None, "num_pictures": len(data.train)}
+    method |= {key: fact for key, fact in facts.items() if key in method and method[key] is None}
     return settings.model_copy(
         update={
             "method": method,
@@ -202,62 +198,3 @@ def check_unchanged(saved: Settings, now: Settings) -> None:
                     f"cannot resume with another {section}.{key}: the run has {old.get(key)!r}, "
                     f"not {new.get(key)!r}; leave the flag out, or start a new run in another --out"
                 )
-
-
-def check_out(out: Path, *, overwrite: bool) -> None:
-    """Raise if a new run in `out` would mix with something else."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
-    if not (out / "config.yaml").is_file():
-        raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
-    if not overwrite:
-        raise BadInput(
-            f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
-            f"or choose another directory"
-        )
-
-
-def start_directory(out: Path, settings: Settings, environment: dict[str, Any]) -> None:
-    """Make the run directory, without what an earlier run left in it."""
-    for name in RUN_FILES:
-        path = out / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    write_text(out / "config.yaml", settings.to_yaml())
-    write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
-
-
-def environment(settings: Settings, data: DataSet, device: torch.device, made_by: str) -> dict[str, Any]:
-    """What a run was made with."""
-    return {
-        "msvq": __version__,
-        "made_by": made_by,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "torchvision": torchvision.__version__,
-        "numpy": numpy.__version__,
-        "platform": platform.platform(),
-        "processor": processor_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
-        "precision": settings.train.precision,
-        "seed": settings.train.seed,
-        "data": data.name,
-        "data_fingerprint": data.fingerprint(),
-    }
-
-
-def processor_name() -> str:
-    """The processor's model, where the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if sys.platform == "linux" and cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -250,6 +250,36 @@ class TestMeanShift:
         torch.testing.assert_close(method.second_queue.keys[:N], unit(x3))
         assert torch.equal(method.queue.labels, method.second_queue.labels)
 
+    def previous(self, on_embeddings: Make, **options: Any) -> Any:
+        return on_embeddings(
+            CMSF, dim=DIM, queue_size=SIZE, symmetric=False, second_target="previous", num_pictures=20, **options
+        )
+
+    def test_cmsf_of_the_previous_epoch_by_loops(self, on_embeddings: Make) -> None:
+        method, (x1, x2) = self.previous(on_embeddings, k=2, num_constrained=4), embeddings(2)
+        where = torch.tensor([3, 1, 4, 15, 9])
+        old = method.previous[where].clone()
+        stepped = copy.deepcopy(method)
+        loss = stepped(batch(x1, x2)._replace(indices=where)).value.item()
+        m, m2, slow = stepped.queue.keys, stepped.second_queue.keys, 0.0  # stored first
+        torch.testing.assert_close(m2[:N], old)
+        for i in range(N):
+            unconstrained = [m[j] for j in slow_nearest(x2[i], m, 2)]
+            allowed = m[slow_nearest(old[i], m2, 4)]
+            constrained = [allowed[j] for j in slow_nearest(x2[i], allowed, 2)]
+            slow += (slow_distance(x1[i], unconstrained) + slow_distance(x1[i], constrained)) / 2 / N
+        assert loss == pytest.approx(slow)
+        torch.testing.assert_close(stepped.previous[where], unit(x2))  # for the next epoch
+
+    def test_cmsf_without_a_constraint_has_equal_halves(self, on_embeddings: Make) -> None:
+        method, (x1, x2) = self.previous(on_embeddings, k=3, num_constrained=SIZE), embeddings(2)
+        targets = method.targets(batch(x1, x2)._replace(indices=torch.arange(N)))
+        torch.testing.assert_close(targets.constrained, targets.unconstrained)
+
+    def test_cmsf_of_the_previous_epoch_has_one_direction(self, tiny: Make) -> None:
+        with pytest.raises(BadInput, match=r"set method.symmetric=false"):
+            tiny(CMSF, second_target="previous")
+
     def test_neighbours_carry_no_gradient(self) -> None:
         p, n = embeddings(2)
         mean_shift(p.requires_grad_(), unit(n)[:, None]).backward()

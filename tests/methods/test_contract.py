@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from msvq.methods import METHODS
+from msvq.methods import METHODS, Method
 from msvq.model.teacher import Teacher
 from msvq.train.optim import make_optimiser
 
@@ -17,7 +16,7 @@ Make = Callable[..., Any]
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-def optimiser_of(method: nn.Module) -> torch.optim.SGD:
+def optimiser_of(method: Method) -> torch.optim.SGD:
     return make_optimiser(method, weight_decay=5e-4, decay_norm_and_bias=True)
 
 

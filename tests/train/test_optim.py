@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from msvq.methods.base import Method
+from msvq.methods.simsiam import SimSiam
+from msvq.model.backbones import ResNet
 from msvq.train.optim import make_optimiser, warmup_cosine
 
 PER_EPOCH = 195  # CIFAR at batch 256
@@ -39,7 +42,8 @@ def test_without_warm_up_the_first_step_has_the_base_rate() -> None:
 
 
 def test_everything_that_learns_decays_unless_spared() -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2).requires_grad_(False))
+    network = Method()
+    network.student = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2).requires_grad_(False))
     (everything,) = make_optimiser(network, weight_decay=5e-4, decay_norm_and_bias=True).param_groups
     assert [len(everything["params"]), everything["weight_decay"]] == [4, 5e-4]
     assert [everything["momentum"], everything["nesterov"]] == [0.9, False]
@@ -48,9 +52,16 @@ def test_everything_that_learns_decays_unless_spared() -> None:
     assert [len(spared["params"]), spared["weight_decay"]] == [3, 0.0]
 
 
+def test_parts_at_a_constant_rate_are_marked() -> None:
+    method = SimSiam(ResNet(width=1), hidden_dim=4, output_dim=4, predictor_dim=2, constant_predictor_rate=True)
+    following, constant = make_optimiser(method, weight_decay=5e-4, decay_norm_and_bias=True).param_groups
+    assert [following["constant_rate"], constant["constant_rate"]] == [False, True]
+    assert {id(p) for p in constant["params"]} == {id(p) for p in method.predictor.parameters()}
+
+
 def test_one_step_is_the_textbooks() -> None:
     weight = nn.Parameter(torch.tensor([[2.0]]))
-    module = nn.Module()
+    module = Method()
     module.weight = weight
     optimiser = make_optimiser(module, weight_decay=0.1, decay_norm_and_bias=True)
     velocity, expected = 0.0, 2.0

@@ -169,13 +169,13 @@ def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
     images = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(40, 2, 2, 3).numpy()
     pictures = Pictures(images, torch.arange(40).numpy())
     loader = Loader(pictures, batch_size=8, seed=1, device=torch.device("cpu"))
-    first = [labels.tolist() for _, labels in loader.epoch(0)]
+    first = [labels.tolist() for _, labels, _ in loader.epoch(0)]
     assert len(loader) == 5
     assert sorted(label for labels in first for label in labels) == list(range(40))
-    assert [labels.tolist() for _, labels in loader.epoch(0, start=3)] == first[3:]
-    assert [labels.tolist() for _, labels in loader.epoch(1)] != first
-    for x, labels in loader.epoch(0):
-        assert x[:, 0, 0, 0].tolist() == labels.tolist()
+    assert [labels.tolist() for _, labels, _ in loader.epoch(0, start=3)] == first[3:]
+    assert [labels.tolist() for _, labels, _ in loader.epoch(1)] != first
+    for x, labels, indices in loader.epoch(0):
+        assert x[:, 0, 0, 0].tolist() == labels.tolist() == indices.tolist()
 
 
 def test_the_last_partial_batch_is_dropped_and_too_few_are_refused() -> None:

@@ -33,10 +33,11 @@ class Loader:
     def __len__(self) -> int:
         return len(self.images) // self.batch_size
 
-    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3] and labels [N]."""
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
         order = torch.randperm(len(self.images), generator=generator)
         for index in range(start, len(self)):
             chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
-            yield self.images[chosen].to(self.device), self.labels[chosen].to(self.device)
+            images, labels = self.images[chosen], self.labels[chosen]
+            yield images.to(self.device), labels.to(self.device), chosen.to(self.device)

@@ -22,6 +22,7 @@ class Batch(NamedTuple):
     views: tuple[Tensor, ...]  # one [N, 3, H, W] per entry of Method.views, normalised, channels_last
     labels: Tensor  # [N], for analysis and the supervised row only; -1 where unknown
     progress: float  # 0..1 over the whole run
+    indices: Tensor | None = None  # [N], where in the training data each picture stands
 
 
 class Loss(NamedTuple):
@@ -43,6 +44,7 @@ class Method(nn.Module):
     needs_labels: ClassVar[bool] = False
 
     views: tuple[str, ...]  # the augmentations it wants, such as ("strong", "weak")
+    constant_rate: tuple[nn.Module, ...] = ()  # parts whose learning rate does not follow the schedule
     student: nn.Module
 
     def forward(self, batch: Batch) -> Loss:

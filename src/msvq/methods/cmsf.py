@@ -3,11 +3,12 @@
 Paper: Constrained Mean Shift Using Distant Yet Related Neighbors for Representation Learning, arXiv 2112.04607.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from msvq.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit
@@ -17,7 +18,7 @@ from msvq.model.teacher import Backbone, Network, Teacher
 
 
 class Targets(NamedTuple):
-    """Two targets [N, d] of a picture, and the two groups [N, k + 1, d] that the query moves to."""
+    """Two targets [N, d] of a picture, and the two groups [N, k (+ 1), d] that the query moves to."""
 
     k: Tensor
     v: Tensor
@@ -26,21 +27,27 @@ class Targets(NamedTuple):
 
 
 class CMSF(Method):
-    """One teacher, two queues whose slots hold the same pictures, a predictor; a strong query and two weak targets.
+    """One teacher, two queues whose slots hold the same pictures, a predictor; a strong query and weak targets.
 
-    Neighbours of z^v in M' give slots; what stands in those slots of M are the constrained neighbours of z^k. This is
-    the form behind the paper's CMSF row; CMSF's own code takes the picture's target of the previous epoch as z^v.
+    Neighbours of a second target z^v in M' give slots; what stands in those slots of M are constrained neighbours.
+    `second_target`: "view" is a third view of the picture, the form behind the MSVQ paper's row; "previous" is the
+    picture's target of the epoch before (CMSF's own code: one direction, the batch stored first, and of the
+    `num_constrained` neighbours of z^v the k that are nearest to z^k). `num_pictures` comes from the data.
     """
 
     title: ClassVar[str] = "CMSF"
     paper: ClassVar[str] = "arXiv 2112.04607"
     student_passes: ClassVar[int] = 2
+    previous: Tensor
 
     def __init__(
         self,
         backbone: Backbone,
         *,
         k: Count = 5,
+        second_target: Literal["view", "previous"] = "view",
+        num_constrained: Count = 5,
+        num_pictures: Count | None = None,
         momentum: Momentum = 0.99,
         queue_size: Count = 4096,
         hidden_dim: Count = 2048,
@@ -50,7 +57,7 @@ class CMSF(Method):
         symmetric: bool = True,
     ) -> None:
         super().__init__()
-        check_neighbours(k, queue_size)
+        check_neighbours(max(k, num_constrained), queue_size)
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
         self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
@@ -58,8 +65,16 @@ class CMSF(Method):
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)  # M, of z^k
         self.second_queue = Queue(queue_size, output_dim)  # M', of z^v
-        self.k, self.symmetric = k, symmetric
+        self.k, self.symmetric, self.second_target = k, symmetric, second_target
+        self.num_constrained = num_constrained
         self.views = ("strong", "weak", "weak")
+        if second_target == "previous":
+            if symmetric:
+                raise BadInput("method.second_target 'previous' has one direction; set method.symmetric=false too")
+            if k > num_constrained:
+                raise BadInput(f"method.k {k} is larger than method.num_constrained {num_constrained}")
+            self.views = ("strong", "weak")
+            self.register_buffer("previous", unit(torch.randn(num_pictures or 1, output_dim)))
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default; the third view serves both."""
@@ -70,13 +85,26 @@ class CMSF(Method):
         self.teacher.follow(self.student)
 
     def targets(self, batch: Batch) -> Targets:
-        """z^k of view 2 with its neighbours in M, and with those that z^v of view 3 finds through M'."""
+        """z^k of view 2 with its neighbours in M, and with those that z^v finds through M'."""
+        if self.second_target == "previous":
+            return self._targets_of_previous_epoch(batch)
         k, v = (unit(self.teacher(x)) for x in batch.views[1:])
         groups = [
             torch.cat([k[:, None], self.queue.keys[slots]], dim=1)
             for slots in (self.queue.nearest(k, self.k), self.second_queue.nearest(v, self.k))
         ]
         return Targets(k, v, *groups)
+
+    def _targets_of_previous_epoch(self, batch: Batch) -> Targets:
+        assert batch.indices is not None
+        k, v = unit(self.teacher(batch.views[1])), self.previous[batch.indices]
+        self.previous[batch.indices] = k
+        self.queue.push(k, batch.labels)
+        self.second_queue.push(v, batch.labels)
+        allowed = self.queue.keys[self.second_queue.nearest(v, self.num_constrained)]  # [N, k', d]
+        best = torch.einsum("nd,nkd->nk", k, allowed).topk(self.k, dim=1).indices
+        constrained = allowed.gather(1, best[..., None].expand(-1, -1, allowed.shape[2]))
+        return Targets(k, v, self.queue.keys[self.queue.nearest(k, self.k)], constrained)
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """L = (L_u + L_c) / 2."""
@@ -85,5 +113,6 @@ class CMSF(Method):
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """M takes z^k, M' takes z^v, in the same slots."""
-        self.queue.push(targets.k, labels)
-        self.second_queue.push(targets.v, labels)
+        if self.second_target == "view":
+            self.queue.push(targets.k, labels)
+            self.second_queue.push(targets.v, labels)

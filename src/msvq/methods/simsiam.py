@@ -19,7 +19,8 @@ class SimSiam(Method):
     """Two strong views through the student, and a predictor with a narrow middle.
 
     `projector_layers`: 2 is the CIFAR setting; 3 the ImageNet one, whose last batch norm has no weight and bias.
-    `zero_init_residual`: start each residual block as the identity, as the authors' code does.
+    `zero_init_residual`: start each residual block as the identity, and `constant_predictor_rate`: keep the predictor's
+    learning rate at its peak, both as the authors' code does or can do.
     """
 
     title: ClassVar[str] = "SimSiam"
@@ -35,6 +36,7 @@ class SimSiam(Method):
         predictor_dim: Count = 512,
         projector_layers: Literal[2, 3] = 2,
         zero_init_residual: bool = False,
+        constant_predictor_rate: bool = False,
         bn_splits: Count = 1,
     ) -> None:
         super().__init__()
@@ -43,6 +45,7 @@ class SimSiam(Method):
         self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
         self.predictor = mlp(output_dim, predictor_dim, output_dim, norm=True)
+        self.constant_rate = (self.predictor,) if constant_predictor_rate else ()
         if zero_init_residual:
             for block in self.student.modules():
                 if isinstance(block, BasicBlock):

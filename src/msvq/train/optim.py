@@ -1,10 +1,11 @@
 """The optimiser and its learning rate (methods.md 1.8)."""
 
 import math
-from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch import nn
+
+from msvq.methods.base import Method
 
 
 def warmup_cosine(step: int, *, base_lr: float, warmup_steps: int, total_steps: int) -> float:
@@ -15,17 +16,24 @@ def warmup_cosine(step: int, *, base_lr: float, warmup_steps: int, total_steps: 
     return base_lr / 2 * (1 + math.cos(math.pi * done))
 
 
-def make_optimiser(method: nn.Module, *, weight_decay: float, decay_norm_and_bias: bool) -> torch.optim.SGD:
+def make_optimiser(method: Method, *, weight_decay: float, decay_norm_and_bias: bool) -> torch.optim.SGD:
     """SGD with momentum 0.9 over everything that learns, the student's parameters alone.
 
-    The paper's code decays batch-norm weights and biases too; `decay_norm_and_bias=False` spares them.
+    The paper's code decays batch-norm weights and biases too; `decay_norm_and_bias=False` spares them. Groups of what
+    the method wants at a constant rate are marked so.
     """
     learning = [p for p in method.parameters() if p.requires_grad]
-    groups: Iterable[dict[str, object]] = [{"params": learning, "weight_decay": weight_decay}]
-    if not decay_norm_and_bias:
-        groups = [
-            {"params": [p for p in learning if p.ndim > 1], "weight_decay": weight_decay},
-            {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
-        ]
+    constant = {id(p) for module in method.constant_rate for p in module.parameters()}
+    groups: list[dict[str, Any]] = []
+    for fixed in (False, True):
+        for spared in (False, True):
+            chosen = [
+                p
+                for p in learning
+                if (id(p) in constant) is fixed and (p.ndim <= 1 and not decay_norm_and_bias) is spared
+            ]
+            if chosen:
+                decay = 0.0 if spared else weight_decay
+                groups.append({"params": chosen, "weight_decay": decay, "constant_rate": fixed})
     fused = all(p.device.type in ("cpu", "cuda") for p in learning)
     return torch.optim.SGD(groups, lr=0.0, momentum=0.9, fused=fused)

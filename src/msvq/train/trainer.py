@@ -109,6 +109,7 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, 1))  # augmentation's own
         self.step = 0
         self.total_steps = settings.epochs * len(loader)
+        self.peak_rate = settings.base_lr * settings.batch_size / 256
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands."""
@@ -129,12 +130,12 @@ class Trainer:
         """Train to the end of an epoch; returns its mean loss and pictures per second."""
         started, first = time.monotonic(), self.step
         losses: list[float] = []
-        for images, labels in self.loader.epoch(epoch, start=self.step % len(self.loader)):
+        for batch in self.loader.epoch(epoch, start=self.step % len(self.loader)):
             lr = self.learning_rate()
-            loss, logs = self.train_step(images, labels, lr)
+            loss, logs = self.train_step(*batch, lr)
             self.step += 1
             losses.append(loss)
-            speed = (self.step - first) * len(images) / (time.monotonic() - started)
+            speed = (self.step - first) * self.settings.batch_size / (time.monotonic() - started)
             if self.step % self.settings.log_every == 0:
                 values = {"loss": loss, "lr": lr, **{name: float(value) for name, value in logs.items()}}
                 self.log.write("step", {"step": self.step, "epoch": epoch + 1, **values})
@@ -146,13 +147,15 @@ class Trainer:
         )
         return mean, speed
 
-    def train_step(self, images: Tensor, labels: Tensor, lr: float) -> tuple[float, Mapping[str, Tensor]]:
+    def train_step(
+        self, images: Tensor, labels: Tensor, indices: Tensor, lr: float
+    ) -> tuple[float, Mapping[str, Tensor]]:
         """One step on uint8 pictures [N, H, W, 3]: views, loss, gradient, update. Returns loss and logs."""
         for group in self.optimiser.param_groups:
-            group["lr"] = lr
+            group["lr"] = self.peak_rate if group["constant_rate"] else lr
         views = self.augment(images, self.method.views, self.generator)
         with autocast(self.device, self.precision):
-            loss, logs = self.method(Batch(views, labels, self.step / self.total_steps))
+            loss, logs = self.method(Batch(views, labels, self.step / self.total_steps, indices))
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NonFiniteLoss(
@@ -168,7 +171,7 @@ class Trainer:
         """The rate of the coming step."""
         return warmup_cosine(
             self.step,
-            base_lr=self.settings.base_lr * self.settings.batch_size / 256,
+            base_lr=self.peak_rate,
             warmup_steps=round(self.settings.warmup_epochs * len(self.loader)),
             total_steps=self.total_steps,
         )

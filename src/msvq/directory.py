@@ -1,0 +1,90 @@
+"""The run directory: may a run go there, what was it made with, and what of it is replaced."""
+
+import json
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+import torchvision
+
+from msvq.config import Settings
+from msvq.data.store import DataSet
+from msvq.errors import BadInput
+from msvq.files import write_text
+from msvq.version import __version__
+
+RUN_FILES = [
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "encoder.safetensors",
+    "encoder.json",
+    "eval",
+    "figures",
+    "report.html",
+]
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Raise if a new run in `out` would mix with something else."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not (out / "config.yaml").is_file():
+        raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
+    if not overwrite:
+        raise BadInput(
+            f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
+            f"or choose another directory"
+        )
+
+
+def start_directory(out: Path, settings: Settings, environment: dict[str, Any]) -> None:
+    """Make the run directory, without what an earlier run left in it."""
+    for name in RUN_FILES:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    write_text(out / "config.yaml", settings.to_yaml())
+    write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
+
+
+def environment(settings: Settings, data: DataSet, device: torch.device, made_by: str) -> dict[str, Any]:
+    """What a run was made with."""
+    return {
+        "msvq": __version__,
+        "made_by": made_by,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "precision": settings.train.precision,
+        "seed": settings.train.seed,
+        "data": data.name,
+        "data_fingerprint": data.fingerprint(),
+    }
+
+
+def processor_name() -> str:
+    """The processor's model, where the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if sys.platform == "linux" and cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
