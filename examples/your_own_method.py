@@ -3,6 +3,8 @@
 msvq pretrain --data patterns --out runs/barlow --method examples/your_own_method.py:BarlowTwins
 """
 
+import torch
+
 from msvq.methods.base import Batch, Count, Loss, Method, Share
 from msvq.model.heads import mlp
 from msvq.model.teacher import Backbone, Network
@@ -32,7 +34,8 @@ class BarlowTwins(Method):
     def forward(self, batch: Batch) -> Loss:
         """Called once a step, with one tensor [N, 3, H, W] per entry of `views`."""
         z1, z2 = (self.student(x).float() for x in batch.views)  # [N, d], each dimension of variance 1
-        correlation = z1.T @ z2 / len(z1)
+        with torch.autocast(z1.device.type, enabled=False):  # the networks may run in bf16; a loss should not
+            correlation = z1.T @ z2 / len(z1)
         agreement = correlation.diagonal()
         repeated = correlation.square().sum() - agreement.square().sum()
         loss = (1 - agreement).square().mean() + self.redundancy * repeated / len(correlation)

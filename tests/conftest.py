@@ -68,7 +68,7 @@ def tiny_method(kind: type[Method], **options: Any) -> Any:
     """A method on a very narrow ResNet, with a queue of 32 where it has one."""
     keywords = kind.hyperparameters()
     small = {"queue_size": 32, "hidden_dim": 16, "output_dim": 8}
-    tiny = {**small, "predictor_dim": 4, "num_classes": 4, "base_options": small}
+    tiny = {**small, "predictor_dim": 4, "num_classes": 4, "num_pictures": 64, "base_options": small}
     chosen = {key: value for key, value in tiny.items() if key in keywords} | options
     return kind(ResNet(width=4), **chosen)
 

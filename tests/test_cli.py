@@ -137,16 +137,16 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         ),
         (
             ["pretrain", "--out", "OUT", "--set", "method.queue_size=32"],
-            "method.queue_size 32 is smaller than train.batch_size 64",
+            "the method's queue_size 32 is smaller than train.batch_size 64",
         ),
         (
             ["pretrain", "--out", "OUT", "--set", "method.bn_splits=7"],
-            "train.batch_size 64 is not a multiple of method.bn_splits 7",
+            "train.batch_size 64 is not a multiple of the method's bn_splits 7",
         ),
         (["pretrain", "--out", "OUT", "--set", "data.limit=50"], "50 pictures are fewer than one batch of 64"),
         (
             ["pretrain", "--out", "OUT", "--method", "msf", "--set", "method.k=3000"],
-            "method.k 3000 is larger than method.queue_size 2048",
+            "the method's k 3000 is larger than its queue_size 2048",
         ),
         (
             ["pretrain", "--out", "OUT", "--method", "co2", "--set", "method.symmetric=true"],

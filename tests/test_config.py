@@ -68,6 +68,11 @@ def test_another_method_gets_the_data_sets_values_for_it() -> None:
     assert by_set.method_options["teacher_temp"] == 0.05
 
 
+def test_the_defaults_of_a_method_can_be_set() -> None:
+    overrides = ["method_defaults.sce.temp=0.7"]
+    assert resolve(recipe="cifar10", method="sce", overrides=overrides).method_options["temp"] == 0.7
+
+
 def test_a_recipes_own_block_beats_its_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("method: {name: msv, momentum1: 0.5}\nmethod_defaults: {msv: {momentum1: 0.9, queue_size: 99}}\n")
@@ -98,7 +103,10 @@ def test_without_a_recipe_the_data_sets_own_is_taken() -> None:
         (["method.name=mvsq"], r"unknown method 'mvsq'; did you mean 'msvq'\?"),
         (["train.epochs"], r"--set takes key.path=value"),
         (["train.epochs.more=1"], r"'epochs' has no keys below it"),
-        (["train=3"], r"train: should be a valid dictionary"),
+        (["train=3"], r"'train' is a whole section"),
+        (["method={name: foo}"], r"'method' is a whole section"),
+        (["method.teacher_temp=.inf"], r"method.teacher_temp: should be less than"),
+        (["method_defaults.msvk.temp=1"], r"unknown method in method_defaults 'msvk'"),
         (["train.base_lr=.nan"], r"train.base_lr: should be "),
     ],
 )

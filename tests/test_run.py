@@ -1,5 +1,7 @@
 """The Python side: pretrain, load, encoder, embed, config, metrics."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,8 @@ def test_an_unfinished_run_says_so(run: msvq.Run, tmp_path: Path) -> None:
 
 def test_public_names_are_listed_once() -> None:
     assert all(hasattr(msvq, name) for name in msvq.__all__)
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, msvq, msvq.cli, msvq.report.page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
+        if isinstance(error, OSError) and error.filename:
+            sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
         Console(stderr=True).print(f"msvq: {sentence}", style="red", soft_wrap=True, markup=False, highlight=False)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):

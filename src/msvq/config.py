@@ -104,9 +104,14 @@ def resolve(
         flags["data.source"] = data
     assignments = {**flags, **dict(map(_parse_assignment, overrides))}
     name = assignments.pop("method.name", method)
+    for path in [path for path in assignments if path.startswith("method_defaults.")]:
+        _assign(values, path, assignments.pop(path))
     _choose_method(values, name)
+    if assignments.get("method.base", values["method"].get("base")) != values["method"].get("base"):
+        values["method"].pop("base_options", None)  # they were another base's
     for path, value in assignments.items():
         _assign(values, path, value)
+    _fill_base(values)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -128,6 +133,8 @@ def _parse_assignment(text: str) -> tuple[str, Any]:
 
 def _assign(values: dict[str, Any], path: str, value: Any) -> None:
     *parents, key = path.split(".")
+    if not parents:
+        raise BadInput(f"--set takes key.path=value, such as train.epochs=20; {path!r} is a whole section")
     for parent in parents:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
@@ -141,6 +148,9 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
     defaults = values.get("method_defaults") or {}
     if not isinstance(block, dict) or not isinstance(defaults, dict):
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
+    for key in defaults:
+        if key not in METHODS and not is_external(str(key)):
+            raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")
     chosen = str(own if name is None else name)
     if name is not None and is_external(chosen):
@@ -150,6 +160,14 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
             raise BadInput(f"the method is code in a file; to allow that, name it yourself: --method {chosen}")
         raise unknown("method", chosen, METHODS)
     values["method"] = {**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen}
+
+
+def _fill_base(values: dict[str, Any]) -> None:
+    """Give a method that wraps another the recipe's values for that other, under its own `base_options`."""
+    block, defaults = values["method"], values.get("method_defaults") or {}
+    base, options = block.get("base"), block.get("base_options") or {}
+    if isinstance(base, str) and isinstance(options, dict) and defaults.get(base):
+        block["base_options"] = {**defaults[base], **options}
 
 
 def _fields(parents: Iterable[str]) -> list[str]:

@@ -1,14 +1,11 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor, nn
 
 from msvq.config import Settings, resolve
 from msvq.data.augment import Augment
@@ -16,7 +13,7 @@ from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import DataSet
 from msvq.directory import check_out, environment, start_directory
-from msvq.errors import BadInput
+from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.neighbours import save_neighbours
@@ -70,6 +67,9 @@ def pretrain(
         check_unchanged(saved.config, settings)
     network = build_method(settings, dataset.size)
     check_fit(network, settings.train.batch_size)
+    for view in network.views:
+        if view not in type(settings.augment).model_fields:
+            raise unknown(f"view of {settings.method_name}", view, type(settings.augment).model_fields)
     pictures = dataset.bank if network.needs_labels else dataset.train
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
     if saved is None:
@@ -105,6 +105,8 @@ def train(
         device=loader.device,
         precision=precision,
     )
+    if settings.train.warmup_epochs >= settings.train.epochs:
+        console.print("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
     if settings.evaluate.knn_k > len(data.bank):
         console.print(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
     augment = Augment(
@@ -113,12 +115,7 @@ def train(
         mean=data.mean,
         std=data.std,
     )
-    display = TrainingDisplay(
-        console,
-        total_steps=settings.train.epochs * len(loader),
-        epochs=settings.train.epochs,
-        batch_size=settings.train.batch_size,
-    )
+    display = TrainingDisplay(console, total_steps=settings.train.epochs * len(loader), epochs=settings.train.epochs)
     monitor = KnnMonitor(data, settings.evaluate, epochs=settings.train.epochs, features=features)
     trainer = Trainer(
         method,
@@ -133,34 +130,23 @@ def train(
     if resume:
         trainer.load(load_checkpoint(out / "checkpoints"))
     console.print(
-        f"{method.title} on {data.name}: {len(data.train):,} pictures, {settings.train.epochs} epochs of "
+        f"{method.title} on {data.name}: {len(loader.images):,} pictures, {settings.train.epochs} epochs of "
         f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "
         f"{loader.device} {precision}"
     )
     trainer.fit()
     save_encoder(out, method.encoder, settings, data)
     with console.status("comparing the neighbours of test pictures before and after training"):
-        compare_neighbours(out, settings, data, method, features)
+        untrained = build_method(settings, data.size).to(loader.device).encoder  # the same again, from the seed
+        before = features(untrained, data.bank.images), features(untrained, data.test.images)
+        # A run that was resumed after its last epoch has measured nothing.
+        after = monitor.latest or (
+            features(method.encoder, data.bank.images),
+            features(method.encoder, data.test.images),
+        )
+        save_neighbours(out / "eval" / "neighbours.npz", data, before, after)
     write_report(out)
     return Run(out)
-
-
-def compare_neighbours(
-    out: Path,
-    settings: Settings,
-    data: DataSet,
-    method: Method,
-    features: Callable[[nn.Module, NDArray[numpy.uint8]], Tensor],
-) -> None:
-    """Write what the report shows of neighbours; the untrained encoder is made anew from the seed."""
-    device = next(method.parameters()).device
-    untrained = build_method(settings, data.size).to(device).encoder
-    before, after = (
-        (features(encoder, data.bank.images), features(encoder, data.test.images))
-        for encoder in (untrained, method.encoder)
-    )
-    (out / "eval").mkdir(exist_ok=True)
-    save_neighbours(out / "eval" / "neighbours.npz", data, before, after)
 
 
 def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
@@ -168,9 +154,7 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
     precision = resolve_precision(settings.train.precision, device)
     stem = resolve_stem(settings.backbone.stem, data.size)
     sizes = {"size": data.size, "test_size": data.test_size}
-    method = dict(settings.method)
-    facts = {"num_classes": data.num_classes or None, "num_pictures": len(data.train)}
-    method |= {key: fact for key, fact in facts.items() if key in method and method[key] is None}
+    method = fill_facts(settings.method, {"num_classes": data.num_classes, "num_pictures": len(data.train)})
     return settings.model_copy(
         update={
             "method": method,
@@ -179,6 +163,19 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
             "train": settings.train.model_copy(update={"precision": precision}),
         }
     )
+
+
+def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:
+    """A method's options, also those of a method it wraps, with what only the data can tell."""
+    filled = dict(options)
+    for key, fact in facts.items():
+        if key in filled and filled[key] is None:
+            filled[key] = fact or None
+        elif key in filled and filled[key] < fact:
+            raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; leave it out")
+    if isinstance(filled.get("base_options"), dict):
+        filled["base_options"] = fill_facts(filled["base_options"], facts)
+    return filled
 
 
 def load_for_resume(out: Path) -> Run:

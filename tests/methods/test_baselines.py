@@ -24,7 +24,7 @@ from msvq.methods.simsiam import SimSiam
 from msvq.methods.snclr import SNCLR
 from msvq.methods.supervised import Supervised
 from msvq.model.backbones import ResNet
-from msvq.model.losses import cross_view, info_nce, mean_shift, negative_cosine, neighbour_contrast, nt_xent, unit
+from msvq.model.losses import cross_view, info_nce, negative_cosine, neighbour_contrast, nt_xent, unit
 
 Make = Callable[..., Any]
 N, DIM, SIZE = 5, 6, 12
@@ -280,10 +280,18 @@ class TestMeanShift:
         with pytest.raises(BadInput, match=r"set method.symmetric=false"):
             tiny(CMSF, second_target="previous")
 
-    def test_neighbours_carry_no_gradient(self) -> None:
-        p, n = embeddings(2)
-        mean_shift(p.requires_grad_(), unit(n)[:, None]).backward()
-        assert p.grad is not None
+    @pytest.mark.parametrize("kind", [MSF, CMSF])
+    def test_gradient_reaches_the_query_alone(self, kind: Any, on_embeddings: Make) -> None:
+        method = on_embeddings(kind, dim=DIM, queue_size=SIZE, symmetric=False)
+        views = [x.requires_grad_() for x in embeddings(len(method.views))]
+        method(batch(*views)).value.backward()
+        assert views[0].grad is not None
+        assert all(x.grad is None for x in views[1:])
+        assert not method.queue.keys.requires_grad
+
+    def test_msf_enqueue_first_has_one_direction(self, tiny: Make) -> None:
+        with pytest.raises(BadInput, match=r"set method.symmetric=false"):
+            tiny(MSF, enqueue_first=True)
 
 
 class TestNNCLR:
@@ -340,8 +348,14 @@ class TestSNCLR:
         keys = method.queue.keys
         neighbours = torch.stack([keys[slow_nearest(x2[i], keys, 3)] for i in range(N)])
         assert value(method, x1, x2) == pytest.approx(self.slow(x1, x2, neighbours, 0.2))
-        method.scale_by_temp = True
-        assert value(method, x1, x2) == pytest.approx(4 * 0.2 * self.slow(x1, x2, neighbours, 0.2))
+
+    def test_authors_scale_is_twice_the_temperature_of_the_sum(self, on_embeddings: Make) -> None:
+        x1, x2 = embeddings(2)
+        for symmetric, factor in ((True, 4 * 0.2), (False, 2 * 0.2)):
+            plain = on_embeddings(SNCLR, dim=DIM, queue_size=SIZE, symmetric=symmetric)
+            scaled = on_embeddings(SNCLR, dim=DIM, queue_size=SIZE, symmetric=symmetric, scale_by_temp=True)
+            scaled.queue.load_state_dict(plain.queue.state_dict())
+            assert value(scaled, x1, x2) == pytest.approx(factor * value(plain, x1, x2))
 
     def test_labels(self, on_embeddings: Make) -> None:
         method, (x1, _) = on_embeddings(SNCLR, dim=DIM, queue_size=SIZE, k=4), embeddings(2)
@@ -491,5 +505,5 @@ class TestSupervised:
 
 @pytest.mark.parametrize("kind", [MSF, CMSF, NNCLR, SNCLR])
 def test_more_neighbours_than_the_queue_holds_are_refused(kind: Any, tiny: Make) -> None:
-    with pytest.raises(BadInput, match=r"method.k 40 is larger than method.queue_size 32"):
+    with pytest.raises(BadInput, match="the method's k 40 is larger than its queue_size 32"):
         tiny(kind, k=40)

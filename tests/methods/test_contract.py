@@ -83,6 +83,21 @@ def test_only_the_student_passes_it_declares_are_run(name: str, tiny: Make, rand
     assert len(passes) == METHODS[name].student_passes
 
 
+TEACHER_PASSES = {
+    **{"msvq": 3, "msv": 2, "mq": 2, "msvq-dagger": 3, "msvq-x3": 3, "msvq-x5": 4, "ressl": 1, "mocov2": 1, "co2": 1},
+    **{"byol": 2, "msf": 2, "cmsf": 3, "unmix": 1, "snclr": 2, "sce": 2},
+}
+
+
+@every_method
+def test_only_the_teacher_passes_it_needs_are_run(name: str, tiny: Make, random_batch: Make) -> None:
+    method, passes = tiny(METHODS[name]), []
+    for teacher in (m for m in method.modules() if isinstance(m, Teacher)):
+        teacher.network.register_forward_hook(lambda *_: passes.append(1))
+    method(random_batch(method, progress=0.25))
+    assert len(passes) == TEACHER_PASSES.get(name, 0)
+
+
 @every_method
 def test_hyperparameters_are_typed_keywords_with_defaults(name: str) -> None:
     kind = METHODS[name]

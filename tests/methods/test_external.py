@@ -13,6 +13,7 @@ from msvq.methods import METHODS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "your_own_method.py"
 NAME = f"{EXAMPLE}:BarlowTwins"
+HEAD = "from msvq.methods.base import Method\nclass Mine(Method):\n"
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.hidden_dim=16"]
 
 
@@ -72,6 +73,12 @@ def test_a_recipe_cannot_ask_for_code(tmp_path: Path) -> None:
         ("x = 1", "Anything", "unknown method class in"),
         ("def broken(:", "Anything", "cannot be loaded: SyntaxError"),
         ("import not_a_module", "Anything", "cannot be loaded: ModuleNotFoundError"),
+        (HEAD + "    def __init__(self, backbone, *, k=1): ...", "Mine", "the keyword 'k' needs a type"),
+        (
+            HEAD + "    def __init__(self, backbone, *, k: int): ...",
+            "Mine",
+            "the keyword 'k' needs a type and a default",
+        ),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str | None, name: str, sentence: str) -> None:

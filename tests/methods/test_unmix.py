@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from msvq.config import resolve
 from msvq.errors import BadInput
 from msvq.methods import METHODS, Batch
 from msvq.methods.unmix import UnMix, paste_box
@@ -41,7 +42,7 @@ def test_a_whole_share_is_the_picture_itself(monkeypatch: pytest.MonkeyPatch, sy
     fix_share(method, monkeypatch, 1.0)
     x1, x2 = pictures(), pictures()
     base = copy.deepcopy(method.base)
-    base.follow()
+    base.follow(batch(x1, x2))
     k1, k2 = (copy.deepcopy(base).targets(batch(x2 if k == 1 else x1, x1 if k == 1 else x2)) for k in (1, 2))
     q1, q2 = copy.deepcopy(base).student(x1), copy.deepcopy(base).student(x2)
 
@@ -138,7 +139,10 @@ def test_through_the_whole_step_the_base_runs_three_times(random_batch: Make) ->
         ({"base_options": {"tempp": 1}}, r"unknown setting method.base_options 'tempp'; did you mean 'temp'\?"),
         ({"base_options": {"momentum": 2}}, r"method.base_options.momentum: should be less than 1, not 2"),
         ({"base_options": {"symmetric": "mean"}}, "set method.symmetric instead"),
-        ({"base": "msf", "base_options": {"k": 40, "queue_size": 32}}, r"method.k 40 is larger than"),
+        ({"base": "co2", "symmetric": True}, "whose loss has one direction"),
+        ({"base": "msvq", "symmetric": True}, "whose loss has one direction"),
+        ({"through": "whole", "symmetric": True}, "set method.base_options.symmetric instead"),
+        ({"base": "msf", "base_options": {"k": 40, "queue_size": 32}}, "the method's k 40 is larger than"),
     ],
 )
 def test_a_base_that_does_not_fit_is_refused(options: dict[str, Any], sentence: str) -> None:
@@ -151,3 +155,22 @@ def test_the_base_is_completed_in_the_settings() -> None:
     assert options["base_options"]["queue_size"] == 64
     assert options["base_options"]["temp"] == 0.1  # Un-Mix's own for MoCo
     assert options["base_options"].keys() == METHODS["mocov2"].hyperparameters().keys()
+
+
+def test_the_bases_momentum_schedule_goes_on() -> None:
+    options = {"hidden_dim": 16, "output_dim": 8, "momentum": 0.9, "momentum_schedule": "cosine"}
+    method = UnMix(ResNet(width=2), base="byol", base_options=options)
+    x = torch.randn(8, 3, 8, 8)
+    method(Batch((x, x), torch.arange(8), 1.0))
+    assert method.base.teacher.momentum == pytest.approx(1.0)
+
+
+def test_another_base_gets_the_data_sets_values_for_it() -> None:
+    moco = resolve(recipe="stl10", method="unmix").method_options["base_options"]
+    assert (moco["temp"], moco["momentum"], moco["queue_size"]) == (0.1, 0.996, 16384)
+    for base in ("byol", "ressl", "msvq", "sce"):
+        options = resolve(recipe="stl10", method="unmix", overrides=[f"method.base={base}"]).method_options
+        expected = resolve(recipe="stl10", method=base).method_options
+        assert options["base_options"] | {"symmetric": None} == expected | {"symmetric": None}
+    told = resolve(recipe="demo", method="unmix", overrides=["method.base=sce", "method.base_options.temp=0.3"])
+    assert told.method_options["base_options"]["temp"] == 0.3

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from msvq.data.image_ops import (
@@ -21,15 +21,14 @@ from msvq.data.image_ops import (
     to_source,
 )
 from msvq.errors import unknown
+from msvq.settings import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ViewSettings(BaseModel):
+class ViewSettings(Section):
     """How one kind of view is drawn, in the order of its steps; probabilities are per picture."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     crop_area: tuple[Fraction, Fraction] = (0.2, 1.0)  # as fractions of the picture
     flip: Fraction = 0.5

@@ -9,6 +9,8 @@ from torch import Tensor
 from msvq.data.store import Pictures
 from msvq.errors import BadInput
 
+ORDER, VIEWS = 0, 1  # streams of random numbers that one seed feeds
+
 
 def derive_seed(*numbers: int) -> int:
     """A 62-bit seed from several numbers: nearby inputs give unrelated seeds."""
@@ -35,7 +37,7 @@ class Loader:
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
         order = torch.randperm(len(self.images), generator=generator)
         for index in range(start, len(self)):
             chosen = order[index * self.batch_size : (index + 1) * self.batch_size]

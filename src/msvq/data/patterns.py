@@ -112,14 +112,14 @@ def _crosses(u: Array, v: Array) -> Array:
 _FAMILIES: dict[str, tuple[Callable[[Array, Array], Array], float, float]] = {
     "stripes": (_stripes, 0.6, 0.50),
     "checks": (_checks, 1.0, 0.50),
-    "dots": (_dots, 0.8, 0.28),
-    "grid": (_grid, 1.4, 0.25),
-    "zigzag": (_zigzag, 1.1, 0.42),
-    "bricks": (_bricks, 1.3, 0.20),
-    "rings": (_rings, 2.8, 0.36),
+    "dots": (_dots, 0.8, 0.25),
+    "grid": (_grid, 1.4, 0.21),
+    "zigzag": (_zigzag, 1.1, 0.41),
+    "bricks": (_bricks, 1.3, 0.16),
+    "rings": (_rings, 2.8, 0.34),
     "diamonds": (_diamonds, 2.4, 0.45),
-    "pinwheels": (_pinwheels, 1.5, 0.40),
-    "crosses": (_crosses, 2.0, 0.33),
+    "pinwheels": (_pinwheels, 1.5, 0.39),
+    "crosses": (_crosses, 2.0, 0.30),
 }
 
 CLASS_NAMES: tuple[str, ...] = tuple(_FAMILIES)

@@ -60,16 +60,20 @@ class KnnMonitor:
     ) -> None:
         self.data, self.settings, self.epochs, self.features = data, settings, epochs, features
         self.best = 0.0
+        self.latest: tuple[Tensor, Tensor] | None = None  # features of bank and test when last measured
 
     def due(self, epoch: int) -> bool:
         """Every `evaluate.every` epochs, before the first and after the last."""
         return epoch % self.settings.every == 0 or epoch == self.epochs
 
-    def measure(self, method: Method) -> Mapping[str, float]:
-        """`knn_top1`, and `knn_top1_best` over the run so far."""
+    def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
+        """`knn_top1`, and `knn_top1_best` over the epochs trained so far."""
         bank = self.features(method.encoder, self.data.bank.images)
         test = self.features(method.encoder, self.data.test.images)
+        self.latest = bank, test
         top1 = knn_accuracy(bank, test, self.data, k=self.settings.knn_k, temp=self.settings.knn_temp)
+        if epoch == 0:  # the untrained encoder is no candidate
+            return {"knn_top1": top1}
         self.best = max(self.best, top1)
         return {"knn_top1": top1, "knn_top1_best": self.best}
 

@@ -2,16 +2,18 @@
 
 import inspect
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, cast, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
 
+from msvq.errors import BadInput
 from msvq.settings import explain
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
-Temperature = Annotated[float, Gt(0)]
+Temperature = Annotated[float, Gt(0), Lt(inf)]
 Share = Annotated[float, Ge(0), Le(1)]
 Count = Annotated[int, Ge(1)]
 
@@ -38,8 +40,8 @@ class Method(nn.Module):
     The keywords' types and ranges are the schema of a recipe's `method:` block, their defaults the paper's.
     """
 
-    title: ClassVar[str]  # as printed in a table
-    paper: ClassVar[str]  # where it was published
+    title: ClassVar[str] = "a method without a title"  # as printed in a table
+    paper: ClassVar[str] = "-"  # where it was published
     student_passes: ClassVar[int] = 1  # forward and backward passes of the student in one step, by default
     needs_labels: ClassVar[bool] = False
 
@@ -60,8 +62,11 @@ class Method(nn.Module):
     def hyperparameters(cls) -> dict[str, tuple[Any, Any]]:
         """Keyword -> (annotated type, default), read from the constructor."""
         hints = get_type_hints(cls.__init__, include_extras=True)
-        keywords = inspect.signature(cls).parameters.values()
-        return {p.name: (hints[p.name], p.default) for p in keywords if p.kind is p.KEYWORD_ONLY}
+        keywords = [p for p in inspect.signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        for p in keywords:
+            if p.name not in hints or p.default is p.empty:
+                raise BadInput(f"{cls.__name__}: the keyword {p.name!r} needs a type and a default")
+        return {p.name: (hints[p.name], p.default) for p in keywords}
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any], *, where: str = "method") -> dict[str, Any]:
@@ -86,7 +91,7 @@ class Taught(Protocol):
 
     student: nn.Module
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """Let the teachers follow the student."""
 
     def targets(self, batch: Batch) -> Any:
@@ -110,7 +115,7 @@ def taught_step(method: Taught, batch: Batch, *, symmetric: bool) -> Loss:
 
     Both directions read the queues before the first direction's keys, and no others, are stored.
     """
-    method.follow()
+    method.follow(batch)
     targets = method.targets(batch)
     loss = method.compare(method.student(batch.views[0]), targets)
     if symmetric:

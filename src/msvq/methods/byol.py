@@ -48,12 +48,12 @@ class BYOL(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default."""
-        if self.momentum_schedule == "cosine":
-            self.teacher.momentum = 1 - (1 - self.momentum) * (math.cos(math.pi * batch.progress) + 1) / 2
         return taught_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
+        if self.momentum_schedule == "cosine":
+            self.teacher.momentum = 1 - (1 - self.momentum) * (math.cos(math.pi * batch.progress) + 1) / 2
         self.teacher.follow(self.student)
 
     def targets(self, batch: Batch) -> Tensor:

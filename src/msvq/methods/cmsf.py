@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from msvq.errors import BadInput
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum
 from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit
 from msvq.model.norm import split_batch_norm
@@ -57,7 +57,7 @@ class CMSF(Method):
         symmetric: bool = True,
     ) -> None:
         super().__init__()
-        check_neighbours(max(k, num_constrained), queue_size)
+        check_neighbours(k, queue_size)
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
         self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
@@ -71,24 +71,36 @@ class CMSF(Method):
         if second_target == "previous":
             if symmetric:
                 raise BadInput("method.second_target 'previous' has one direction; set method.symmetric=false too")
-            if k > num_constrained:
-                raise BadInput(f"method.k {k} is larger than method.num_constrained {num_constrained}")
+            check_neighbours(num_constrained, queue_size, name="num_constrained")
+            if k > num_constrained or num_pictures is None:
+                raise BadInput(f"method.k {k} and method.num_pictures {num_pictures} do not fit the 'previous' target")
             self.views = ("strong", "weak")
-            self.register_buffer("previous", unit(torch.randn(num_pictures or 1, output_dim)))
+            self.register_buffer("previous", unit(torch.randn(num_pictures, output_dim)))
 
     def forward(self, batch: Batch) -> Loss:
-        """One step, in both directions by default; the third view serves both."""
-        return taught_step(self, batch, symmetric=self.symmetric)
+        """One step, in both directions by default; the third view is encoded once and serves both."""
+        self.follow(batch)
+        targets = self.targets(batch)
+        loss = self.compare(self.student(batch.views[0]), targets).value
+        if self.symmetric:
+            back = self.neighbours(unit(self.teacher(batch.views[0])), targets.v)
+            loss = (loss + self.compare(self.student(batch.views[1]), back).value) / 2
+        self.store(targets, batch.labels)
+        return Loss(loss)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
         self.teacher.follow(self.student)
 
     def targets(self, batch: Batch) -> Targets:
-        """z^k of view 2 with its neighbours in M, and with those that z^v finds through M'."""
+        """z^k of view 2, and z^v of view 3 or of the epoch before, with their neighbours."""
         if self.second_target == "previous":
             return self._targets_of_previous_epoch(batch)
         k, v = (unit(self.teacher(x)) for x in batch.views[1:])
+        return self.neighbours(k, v)
+
+    def neighbours(self, k: Tensor, v: Tensor) -> Targets:
+        """z^k with its neighbours in M, and with those that z^v finds through M'."""
         groups = [
             torch.cat([k[:, None], self.queue.keys[slots]], dim=1)
             for slots in (self.queue.nearest(k, self.k), self.second_queue.nearest(v, self.k))
@@ -102,7 +114,7 @@ class CMSF(Method):
         self.queue.push(k, batch.labels)
         self.second_queue.push(v, batch.labels)
         allowed = self.queue.keys[self.second_queue.nearest(v, self.num_constrained)]  # [N, k', d]
-        best = torch.einsum("nd,nkd->nk", k, allowed).topk(self.k, dim=1).indices
+        best = (allowed * k[:, None]).sum(2).topk(self.k, dim=1).indices
         constrained = allowed.gather(1, best[..., None].expand(-1, -1, allowed.shape[2]))
         return Targets(k, v, self.queue.keys[self.queue.nearest(k, self.k)], constrained)
 

@@ -57,7 +57,7 @@ class CO2(Method):
         """One step, in one direction."""
         return taught_step(self, batch, symmetric=False)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student."""
         self.teacher.follow(self.student)
 

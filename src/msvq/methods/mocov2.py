@@ -56,7 +56,7 @@ class MoCoV2(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in one direction or both."""
-        self.follow()
+        self.follow(batch)
         targets = self.targets(batch)
         loss = self.compare(self.student(batch.views[0]), targets).value
         if self.symmetric == "no":
@@ -71,7 +71,7 @@ class MoCoV2(Method):
         self.store(back, batch.labels)
         return Loss(loss)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student."""
         self.teacher.follow(self.student)
 

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from msvq.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit
@@ -50,6 +51,8 @@ class MSF(Method):
     ) -> None:
         super().__init__()
         check_neighbours(k, queue_size)
+        if enqueue_first and symmetric:
+            raise BadInput("method.enqueue_first has one direction; set method.symmetric=false too")
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
         self.student = Network(backbone, head)
         split_batch_norm(self.student, bn_splits)
@@ -63,7 +66,7 @@ class MSF(Method):
         """One step, in both directions by default."""
         return taught_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
         self.teacher.follow(self.student)
 

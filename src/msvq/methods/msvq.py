@@ -79,14 +79,14 @@ class MSVQ(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """Algorithm 1. The teachers follow first: they start as copies, so it equals following last."""
-        self.follow()  # Eq. 6, 12
+        self.follow(batch)  # Eq. 6, 12
         targets = self.targets(batch)  # Eq. 4, 7, 10
         z1 = self.student(batch.views[0])
         loss = self.compare(z1, targets)  # Eq. 3, 9 into Eq. 13
         self.store(targets, batch.labels)  # after use: first in, first out
         return loss
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """θ_t <- m θ_t + (1 - m) θ_s for each teacher."""
         for teacher in self.teachers:
             cast(Teacher, teacher).follow(self.student)

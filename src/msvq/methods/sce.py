@@ -67,7 +67,7 @@ class SCE(Method):
         """One step, in both directions by default."""
         return taught_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student."""
         self.teacher.follow(self.student)
 

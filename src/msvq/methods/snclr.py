@@ -27,8 +27,8 @@ class SNCLR(Method):
     """One teacher, one queue, a predictor, two strong views.
 
     `threshold`: only neighbours with more than the even share 1/k count. `detach_labels`: off, gradient also flows
-    through the soft labels, as in both published codes. `scale_by_temp`: the loss times 4τ, as the authors' code has it
-    (it adds the two directions and multiplies by 2τ).
+    through the soft labels, as in both published codes. `scale_by_temp`: the directions added rather than
+    averaged, times 2τ, as the authors' code has it.
     """
 
     title: ClassVar[str] = "SNCLR"
@@ -61,14 +61,15 @@ class SNCLR(Method):
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)
         self.temp, self.k, self.threshold = temp, k, threshold
-        self.detach_labels, self.scale_by_temp, self.symmetric = detach_labels, scale_by_temp, symmetric
+        self.detach_labels, self.symmetric = detach_labels, symmetric
+        self.scale = 2 * temp * (2 if symmetric else 1) if scale_by_temp else 1.0
         self.views = ("strong", "strong")
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default."""
         return taught_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self) -> None:
+    def follow(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
         self.teacher.follow(self.student)
 
@@ -95,7 +96,7 @@ class SNCLR(Method):
         own = torch.arange(num, device=z.device)
         slots = num + own[:, None] * k + torch.arange(k, device=z.device)
         loss = -(log_s[own, own] + (a * log_s.gather(1, slots)).sum(1)).mean()
-        return Loss(loss * 4 * self.temp if self.scale_by_temp else loss)
+        return Loss(loss * self.scale)
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys join the queue."""

@@ -43,7 +43,7 @@ class UnMix(Method):
         through: Literal["student", "whole"] = "student",
     ) -> None:
         super().__init__()
-        options = complete_base(base, base_options or {}, through)
+        options = complete_base(base, base_options or {}, symmetric=symmetric, through=through)
         self.base: Any = METHODS[base](backbone, **options)
         self.random = RandomState()
         self.global_share, self.alpha, self.symmetric, self.through = global_share, alpha, symmetric, through
@@ -60,7 +60,7 @@ class UnMix(Method):
         if self.through == "whole":
             return self._whole(batch)
         base: Taught = self.base
-        base.follow()
+        base.follow(batch)
         share, mixture = self.mix(batch.views[0])
         q_m = base.student(mixture)
         directions = [batch, swapped(batch)] if self.symmetric else [batch]
@@ -79,8 +79,9 @@ class UnMix(Method):
     def check_options(cls, options: Mapping[str, Any], *, where: str = "method") -> dict[str, Any]:
         """As for every method, and the base's options are checked and completed too."""
         checked = super().check_options(options, where=where)
-        base_options = complete_base(checked["base"], checked["base_options"] or {}, checked["through"])
-        return {**checked, "base_options": base_options}
+        directions = {key: checked[key] for key in ("symmetric", "through")}
+        options = complete_base(checked["base"], checked["base_options"] or {}, **directions)
+        return {**checked, "base_options": options}
 
     def _whole(self, batch: Batch) -> Loss:
         x1, x2, *others = batch.views
@@ -104,18 +105,24 @@ class UnMix(Method):
         return 1 - (bottom - top) * (right - left) / (x.shape[-2] * x.shape[-1]), mixture
 
 
-def complete_base(base: str, options: Mapping[str, Any], through: str) -> dict[str, Any]:
-    """The base's keywords, complete. MoCo gets Un-Mix's temperature, and a taught base one direction, unless told."""
+def complete_base(base: str, options: Mapping[str, Any], *, symmetric: bool, through: str) -> dict[str, Any]:
+    """The base's keywords, complete and checked. MoCo has Un-Mix's temperature unless told otherwise."""
     wrappable = {name: kind for name, kind in METHODS.items() if all(hasattr(kind, verb) for verb in VERBS)}
     if base not in wrappable:
         raise unknown("base of unmix", base, wrappable)
-    defaults: dict[str, Any] = {"temp": 0.1} if base == "mocov2" else {}
-    if through == "student" and isinstance(wrappable[base].hyperparameters().get("symmetric", ("", ""))[1], bool):
-        defaults["symmetric"] = False
-    checked = wrappable[base].check_options({**defaults, **options}, where="method.base_options")
-    if through == "student" and checked.get("symmetric", "no") not in ("no", False):
+    if through == "whole":
+        if symmetric:
+            raise BadInput("method.through 'whole' runs the base as it is; set method.base_options.symmetric instead")
+        return wrappable[base].check_options(options, where="method.base_options")
+    own: dict[str, Any] = {"temp": 0.1} if base == "mocov2" else {}
+    has_directions = "symmetric" in wrappable[base].hyperparameters()
+    if has_directions:
+        own["symmetric"] = "no" if base == "mocov2" else False
+    elif symmetric:
+        raise BadInput(f"method.symmetric is not for base {base!r}, whose loss has one direction")
+    if options.get("symmetric", "no") not in ("no", False):
         raise BadInput("method.base_options.symmetric is not for unmix; set method.symmetric instead")
-    return checked
+    return wrappable[base].check_options({**own, **options}, where="method.base_options")
 
 
 def paste_box(share: float, size: tuple[int, ...], centre: tuple[float, float]) -> list[tuple[int, int]]:

@@ -5,9 +5,7 @@ from itertools import pairwise
 from torch import nn
 
 
-def mlp(
-    *sizes: int, norm: bool = False, last_norm: bool = False, last_affine: bool = True, last_bias: bool = True
-) -> nn.Sequential:
+def mlp(*sizes: int, norm: bool = False, last_norm: bool = False, last_affine: bool = True) -> nn.Sequential:
     """Linear layers of these sizes with ReLU between them, PyTorch's default initialisation.
 
     `norm` puts batch norm before each ReLU, `last_norm` after the last layer (`last_affine`: with weight
@@ -18,7 +16,7 @@ def mlp(
     for index, (num_in, num_out) in enumerate(pairs):
         last = index == len(pairs) - 1
         normed = last_norm if last else norm
-        layers.append(nn.Linear(num_in, num_out, bias=not normed and (last_bias or not last)))
+        layers.append(nn.Linear(num_in, num_out, bias=not normed))
         if normed:
             layers.append(nn.BatchNorm1d(num_out, affine=last_affine if last else True))
         if not last:

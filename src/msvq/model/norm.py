@@ -11,8 +11,8 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     In eval mode it is ordinary batch norm with the same state, so its weights load into a plain network.
     """
 
-    def __init__(self, num_features: int, splits: int) -> None:
-        super().__init__(num_features)
+    def __init__(self, num_features: int, splits: int, *, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
+        super().__init__(num_features, eps=eps, momentum=momentum)
         self.splits = splits
 
     def forward(self, input: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def split_batch_norm(network: nn.Module, splits: int) -> None:
         if isinstance(module, SplitBatchNorm2d):
             module.splits = splits
         elif isinstance(module, nn.BatchNorm2d):
-            split = SplitBatchNorm2d(module.num_features, splits)
+            split = SplitBatchNorm2d(module.num_features, splits, eps=module.eps, momentum=module.momentum)
             split.load_state_dict(module.state_dict())
             setattr(network, name, split)
         else:

@@ -48,7 +48,7 @@ class Queue(nn.Module):
         return similarity(z, self.keys).topk(k, dim=1).indices
 
 
-def check_neighbours(k: int, queue_size: int) -> None:
-    """Raise if a queue cannot have so many neighbours."""
-    if k > queue_size:
-        raise BadInput(f"method.k {k} is larger than method.queue_size {queue_size}; lower k or enlarge the queue")
+def check_neighbours(num: int, queue_size: int, *, name: str = "k") -> None:
+    """Raise if a queue cannot have so many neighbours; `name` is the setting that asks for them."""
+    if num > queue_size:
+        raise BadInput(f"the method's {name} {num} is larger than its queue_size {queue_size}; lower it")

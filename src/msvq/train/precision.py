@@ -38,8 +38,10 @@ def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", 
 
 def cpu_has_bf16() -> bool:
     """Whether this processor multiplies in bf16 rather than emulating it."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16"))
+    capabilities: dict[str, bool] = getattr(
+        torch.cpu, "get_capabilities", dict
+    )()  # older versions of PyTorch do not tell
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -11,13 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class TrainingDisplay:
     """Epoch, loss, kNN, pictures per second and time left."""
 
-    def __init__(self, console: Console, *, total_steps: int, epochs: int, batch_size: int) -> None:
-        self.console, self.total_steps, self.epochs, self.batch_size = (
-            console,
-            total_steps,
-            epochs,
-            batch_size,
-        )
+    def __init__(self, console: Console, *, total_steps: int, epochs: int) -> None:
+        self.console, self.total_steps, self.epochs = console, total_steps, epochs
         self.knn: float | None = None
         self.bar: Progress | None = None
         if console.is_terminal:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msvq.files import write_text
+
 
 class RunLog:
     """Appends lines to a metrics file; each is on disk's way before the next is made."""
@@ -20,7 +22,7 @@ class RunLog:
     def rewind(self, step: int) -> None:
         """Forget what was logged after `step`, so that a resumed run does not log it twice."""
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from msvq.data.augment import Augment
-from msvq.data.loader import Loader, derive_seed
+from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
 from msvq.methods.base import Batch, Method
 from msvq.model.norm import SplitBatchNorm2d
@@ -51,7 +51,7 @@ class Monitor(Protocol):
         """Whether to measure after so many epochs; asked for epoch 0 too, before training."""
         ...
 
-    def measure(self, method: Method) -> Mapping[str, float]:
+    def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
         """The numbers, by the names they get in the log."""
         ...
 
@@ -69,12 +69,12 @@ def check_fit(method: nn.Module, batch_size: int) -> None:
     for module in method.modules():
         if isinstance(module, SplitBatchNorm2d) and batch_size % module.splits:
             raise BadInput(
-                f"train.batch_size {batch_size} is not a multiple of method.bn_splits {module.splits}; "
+                f"train.batch_size {batch_size} is not a multiple of the method's bn_splits {module.splits}; "
                 f"change one of them"
             )
         if isinstance(module, Queue) and len(module) < batch_size:
             raise BadInput(
-                f"method.queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
+                f"the method's queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
                 f"a queue holds at least one batch"
             )
 
@@ -106,8 +106,8 @@ class Trainer:
             weight_decay=settings.weight_decay,
             decay_norm_and_bias=settings.decay_norm_and_bias,
         )
-        self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, 1))  # augmentation's own
-        self.step = 0
+        self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
+        self.step, self.resumed = 0, False
         self.total_steps = settings.epochs * len(loader)
         self.peak_rate = settings.base_lr * settings.batch_size / 256
 
@@ -116,7 +116,7 @@ class Trainer:
         self.method.train()
         with self.display:
             self.display.start(self.step)
-            if self.step == 0:
+            if not self.resumed:
                 self._measure(0)
                 self.save()
             for epoch in range(self.step // len(self.loader), self.settings.epochs):
@@ -159,7 +159,7 @@ class Trainer:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NonFiniteLoss(
-                f"the loss became {value} at step {self.step}; the last good checkpoint is kept in "
+                f"the loss became {value} at step {self.step + 1}; the last good checkpoint is kept in "
                 f"{self.checkpoints}; try a lower train.base_lr or --precision fp32"
             )
         self.optimiser.zero_grad()
@@ -179,7 +179,7 @@ class Trainer:
     def _measure(self, epoch: int) -> None:
         for monitor in self.monitors:
             if monitor.due(epoch):
-                values = monitor.measure(self.method)
+                values = monitor.measure(self.method, epoch)
                 self.display.knn = values.get("knn_top1", self.display.knn)
                 self.log.write("eval", {"step": self.step, "epoch": epoch, **values})
         self.method.train()
@@ -197,7 +197,7 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
-        self.step = state["step"]
+        self.step, self.resumed = state["step"], True
         self.method.load_state_dict(state["method"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"])
