@@ -158,7 +158,7 @@ def test_the_base_is_completed_in_the_settings() -> None:
 
 
 def test_the_bases_momentum_schedule_goes_on() -> None:
-    options = {"hidden_dim": 16, "output_dim": 8, "momentum": 0.9, "momentum_schedule": "cosine"}
+    options = {"hidden_dim": 16, "output_dim": 8, "bn_splits": 1, "momentum": 0.9, "momentum_schedule": "cosine"}
     method = UnMix(ResNet(width=2), base="byol", base_options=options)
     x = torch.randn(8, 3, 8, 8)
     method(Batch((x, x), torch.arange(8), 1.0))
