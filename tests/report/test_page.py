@@ -65,7 +65,7 @@ def test_chart_places_its_points() -> None:
     match = re.search(r'points="([^"]*)"', svg)
     assert match is not None
     points = [tuple(map(float, p.split(","))) for p in match[1].split()]
-    assert [x for x, _ in points] == [46.0, 296.0, 546.0]
+    assert [x for x, _ in points] == [46.0, 292.0, 538.0]
     assert [y for _, y in points] == [244.0, 14.0, 129.0]
 
 

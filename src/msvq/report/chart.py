@@ -6,7 +6,7 @@ from math import floor, log10
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 560, 280
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 14, 36
+LEFT, RIGHT, TOP, BOTTOM = 46, 22, 14, 36
 
 
 def ticks(low: float, high: float, num: int = 5) -> list[float]:
