@@ -38,7 +38,7 @@ class Targets(NamedTuple):
 
 
 class MSVQ(Method):
-    """Multiple sample views and queues. Members of the family differ in the two tables below alone."""
+    """Multiple sample views and queues. Members of the family differ in these attributes alone."""
 
     title: ClassVar[str] = "MSVQ"
     paper: ClassVar[str] = "arXiv 2305.05370"
@@ -80,9 +80,9 @@ class MSVQ(Method):
     def forward(self, batch: Batch) -> Loss:
         """Algorithm 1. The teachers follow first: they start as copies, so it equals following last."""
         self.follow(batch)  # Eq. 6, 12
-        targets = self.targets(batch)  # Eq. 4, 7, 10
+        targets = self.targets(batch)  # the soft labels: Eq. 4, 7, 10
         z1 = self.student(batch.views[0])
-        loss = self.compare(z1, targets)  # Eq. 3, 9 into Eq. 13
+        loss = self.compare(z1, targets)  # Eq. 13
         self.store(targets, batch.labels)  # after use: first in, first out
         return loss
 
@@ -97,7 +97,8 @@ class MSVQ(Method):
         keys = {b: cast(Queue, self.queues[str(b)]).keys for b in self.stored}
         z = {a: unit(self.teachers[t - 1](x[a])) for a, t, _ in self.soft_labels}
         p = {
-            (a, b): torch.softmax(similarity(z[a], keys[b]) / self.teacher_temp, dim=1) for a, _, b in self.soft_labels
+            (a, b): torch.softmax(similarity(z[a], keys[b]) / self.teacher_temp, dim=1)  # Eq. 4, 7, 10
+            for a, _, b in self.soft_labels
         }
         warmth = max(0.0, 1 - batch.progress / self.warm_start) if self.warm_start else 0.0
         return Targets(keys, z, p, warmth)
@@ -105,8 +106,8 @@ class MSVQ(Method):
     def compare(self, z1: Tensor, targets: Targets) -> Loss:
         """The student's relations P^{1,b} against each soft label: the mean of H(P^{a,b}, P^{1,b})."""
         keys, z, p, w = targets
-        l1 = {b: similarity(z1, keys[b]) / self.student_temp for b in keys}
-        loss = torch.stack([soft_cross_entropy(p[a, b], l1[b]) for a, b in p]).mean()
+        l1 = {b: similarity(z1, keys[b]) / self.student_temp for b in keys}  # Eq. 3, 9 before their softmax
+        loss = torch.stack([soft_cross_entropy(p[a, b], l1[b]) for a, b in p]).mean()  # Eq. 5, 8, 11, 13
         with torch.no_grad():  # the paper's equations say KL, its algorithm cross entropy: same gradient
             logs = {"kl": loss - torch.stack([entropy(p_ab) for p_ab in p.values()]).mean()}
         if w > 0:  # ours: a contrastive term while the teachers are young
