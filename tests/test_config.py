@@ -71,6 +71,8 @@ def test_another_method_gets_the_data_sets_values_for_it() -> None:
 def test_the_defaults_of_a_method_can_be_set() -> None:
     overrides = ["method_defaults.sce.temp=0.7"]
     assert resolve(recipe="cifar10", method="sce", overrides=overrides).method_options["temp"] == 0.7
+    shared = resolve(recipe="demo", method="co2", overrides=["method_defaults.mocov2.momentum=0.5"])  # one YAML block
+    assert shared.method_options["momentum"] == 0.99
 
 
 def test_a_recipes_own_block_beats_its_defaults(tmp_path: Path) -> None:

@@ -75,6 +75,9 @@ def demo(
 def pretrain(
     out: Annotated[Path, typer.Option(help="Directory of the run.")],
     data: Annotated[str | None, typer.Option(help="Name of a data set. [default: the recipe's, or patterns]")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder with the extracted official archive of cifar10, cifar100 or stl10.")
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +112,7 @@ def pretrain(
     run = run_pretrain(
         out=out,
         data=data,
+        data_root=data_root,
         method=method,
         recipe=recipe,
         epochs=epochs,

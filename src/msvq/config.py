@@ -86,13 +86,19 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
         ) from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise BadInput(f"recipe {str(recipe)!r} is not a list of sections such as 'train:'")
-    return values
+    return {key: _unshared(value) for key, value in values.items()}
+
+
+def _unshared(value: Any) -> Any:
+    """A copy in which two YAML aliases of one block are two blocks, so that --set changes one of them."""
+    return {key: _unshared(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def resolve(
     *,
     recipe: str | Path | None = None,
     data: str | None = None,
+    data_root: str | Path | None = None,
     method: str | None = None,
     overrides: Iterable[str] = (),
     **train: Any,
@@ -102,6 +108,8 @@ def resolve(
     flags = {f"train.{key}": value for key, value in train.items() if value is not None}
     if data is not None:
         flags["data.source"] = data
+    if data_root is not None:
+        flags["data.root"] = str(data_root)
     assignments = {**flags, **dict(map(_parse_assignment, overrides))}
     name = assignments.pop("method.name", method)
     for path in [path for path in assignments if path.startswith("method_defaults.")]:
@@ -159,7 +167,7 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         if is_external(chosen):
             raise BadInput(f"the method is code in a file; to allow that, name it yourself: --method {chosen}")
         raise unknown("method", chosen, METHODS)
-    values["method"] = {**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen}
+    values["method"] = _unshared({**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen})
 
 
 def _fill_base(values: dict[str, Any]) -> None:

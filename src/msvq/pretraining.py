@@ -31,6 +31,7 @@ def pretrain(
     *,
     out: str | Path,
     data: str | None = None,
+    data_root: str | Path | None = None,
     method: str | None = None,
     recipe: str | Path | None = None,
     epochs: int | None = None,
@@ -52,6 +53,7 @@ def pretrain(
     settings = resolve(
         recipe=recipe if recipe is not None or saved is None else out / "config.yaml",
         data=data,
+        data_root=data_root,
         method=method,
         overrides=overrides,
         **{"epochs": epochs, "seed": seed, "device": device, "precision": precision},
@@ -105,6 +107,8 @@ def train(
         device=loader.device,
         precision=precision,
     )
+    for note in data.notes:
+        console.print(f"note: {note}", soft_wrap=True)
     if settings.train.warmup_epochs >= settings.train.epochs:
         console.print("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
     if settings.evaluate.knn_k > len(data.bank):
@@ -132,7 +136,8 @@ def train(
     console.print(
         f"{method.title} on {data.name}: {len(loader.images):,} pictures, {settings.train.epochs} epochs of "
         f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "
-        f"{loader.device} {precision}"
+        f"{loader.device} {precision}",
+        soft_wrap=True,
     )
     trainer.fit()
     save_encoder(out, method.encoder, settings, data)
@@ -172,7 +177,7 @@ def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]
         if key in filled and filled[key] is None:
             filled[key] = fact or None
         elif key in filled and filled[key] < fact:
-            raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; leave it out")
+            raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; null takes the data's")
     if isinstance(filled.get("base_options"), dict):
         filled["base_options"] = fill_facts(filled["base_options"], facts)
     return filled

@@ -39,6 +39,7 @@ class DataSet:
     std: tuple[float, float, float]
     size: int  # side of a training crop
     test_size: int  # side of a picture when features are taken
+    notes: tuple[str, ...] = ()  # sentences about what is missing
 
     @property
     def num_classes(self) -> int:

@@ -1,6 +1,7 @@
 """What a person sees while a run trains: a live bar in a terminal, plain lines elsewhere."""
 
 import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -53,8 +54,9 @@ class TrainingDisplay:
         """An epoch is done: a log line where there is no bar."""
         if self.bar is None:
             per_step = (time.monotonic() - self.started) / max(1, step - self.first_step)
-            left = time.strftime("%H:%M:%S", time.gmtime(per_step * (self.total_steps - step)))
-            self.console.print(f"epoch {epoch}/{self.epochs}  {self._facts(loss, images_per_second)}  {left} left")
+            left = timedelta(seconds=round(per_step * (self.total_steps - step)))
+            facts = self._facts(loss, images_per_second)
+            self.console.print(f"epoch {epoch}/{self.epochs}  {facts}  {left} left", soft_wrap=True)
 
     def _facts(self, loss: float, images_per_second: float) -> str:
         knn = "" if self.knn is None else f"  kNN {self.knn:.1f} %"
