@@ -14,7 +14,8 @@ class TrainingDisplay:
 
     def __init__(self, console: Console, *, total_steps: int, epochs: int) -> None:
         self.console, self.total_steps, self.epochs = console, total_steps, epochs
-        self.knn: float | None = None
+        self.knn: float | None = None  # current and best accuracy in percent, once measured
+        self.best: float | None = None
         self.bar: Progress | None = None
         if console.is_terminal:
             self.bar = Progress(
@@ -60,4 +61,5 @@ class TrainingDisplay:
 
     def _facts(self, loss: float, images_per_second: float) -> str:
         knn = "" if self.knn is None else f"  kNN {self.knn:.1f} %"
+        knn += "" if self.best is None else f" (best {self.best:.1f})"
         return f"loss {loss:.3f}{knn}  {images_per_second:.0f} pictures/s"
