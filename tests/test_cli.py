@@ -50,6 +50,13 @@ def test_version_and_help(shell: Shell) -> None:
         assert option in shell("pretrain", "--help").out
 
 
+def test_alone_it_shows_its_help_and_nothing_else(shell: Shell) -> None:
+    answer = shell()
+    assert "Start with: msvq demo" in answer.out
+    assert answer.err == ""
+    assert "default: the recipe's" in shell("pretrain", "--help").out.replace("\n", " ")
+
+
 def test_it_runs_as_a_module() -> None:
     answer = subprocess.run([sys.executable, "-m", "msvq", "--version"], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout) == (0, f"msvq {msvq.__version__}\n")

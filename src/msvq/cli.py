@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -35,6 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
+        if not sentence:  # `msvq` alone: the help has been shown
+            sys.exit(2)
         if isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
         Console(stderr=True).print(f"msvq: {sentence}", style="red", soft_wrap=True, markup=False, highlight=False)
@@ -74,29 +77,29 @@ def demo(
 @app.command()
 def pretrain(
     out: Annotated[Path, typer.Option(help="Directory of the run.")],
-    data: Annotated[str | None, typer.Option(help="Name of a data set. [default: the recipe's, or patterns]")] = None,
+    data: Annotated[str | None, typer.Option(help="Name of a data set. (default: the recipe's, or patterns)")] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder with the extracted official archive of cifar10, cifar100 or stl10.")
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. [default: the recipe's]"
+            help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. (default: the recipe's)"
         ),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="Name of a recipe or a YAML file of settings. [default: the data set's own]"),
+        typer.Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)"),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data. [default: the recipe's]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness. [default: 0]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ... [default: auto]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all randomness. (default: 0)")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ... (default: auto)")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="auto, fp32 or bf16; auto is bf16 where native. [default: auto]")
+        str | None, typer.Option(help="auto, fp32 or bf16; auto is bf16 where native. (default: auto)")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -133,7 +136,8 @@ def methods() -> None:
     from msvq.methods.overview import overview
 
     rows = overview()
-    table = Table(*(Column(name, no_wrap=name in ("name", "paper", "views")) for name in rows[0]))
+    columns = (Column(name, no_wrap=name in ("name", "paper", "views")) for name in rows[0])
+    table = Table(*columns, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for row in rows:
         table.add_row(*map(str, row.values()))
     Console().print(table)
