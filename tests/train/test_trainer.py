@@ -48,13 +48,8 @@ def untimed(run: msvq.Run) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k != "images_per_second"} for line in run.metrics()]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("stop_at", [3, 10, 14])  # in the first epoch, right after a checkpoint, and in a later epoch
-def test_twenty_steps_equal_ten_an_interruption_and_ten_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, stop_at: int
-) -> None:
-    options: dict[str, Any] = {"epochs": 2, "overrides": EVERY, "precision": precision}
-    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+def in_two_parts(monkeypatch: pytest.MonkeyPatch, stop_at: int, *, out: Path, **options: Any) -> msvq.Run:
+    """A run that is interrupted at a step and resumed."""
     train_step = Trainer.train_step
 
     def interrupted(self: Trainer, *args: Any) -> Any:
@@ -62,11 +57,20 @@ def test_twenty_steps_equal_ten_an_interruption_and_ten_more(
             raise KeyboardInterrupt
         return train_step(self, *args)
 
-    monkeypatch.setattr(Trainer, "train_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        msvq.pretrain(out=tmp_path / "parts", **options)
-    monkeypatch.undo()
-    parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "train_step", interrupted)
+        msvq.pretrain(out=out, **options)
+    return msvq.pretrain(out=out, resume=True)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stop_at", [3, 10, 14])  # in the first epoch, right after a checkpoint, and in a later epoch
+def test_twenty_steps_equal_ten_an_interruption_and_ten_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, stop_at: int
+) -> None:
+    options: dict[str, Any] = {"epochs": 2, "overrides": EVERY, "precision": precision}
+    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+    parts = in_two_parts(monkeypatch, stop_at, out=tmp_path / "parts", **options)
     assert_same(checkpoint(whole.path), checkpoint(parts.path))
     assert untimed(whole) == untimed(parts)
     assert (whole.path / "encoder.safetensors").read_bytes() == (parts.path / "encoder.safetensors").read_bytes()
@@ -83,18 +87,7 @@ def test_every_method_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.Mon
         "overrides": [*fixed, *small, "data.limit=96", "evaluate.every=5"],
     }
     whole = msvq.pretrain(out=tmp_path / "whole", **options)
-    train_step = Trainer.train_step
-
-    def interrupted(self: Trainer, *args: Any) -> Any:
-        if self.step == 4:
-            raise KeyboardInterrupt
-        return train_step(self, *args)
-
-    monkeypatch.setattr(Trainer, "train_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        msvq.pretrain(out=tmp_path / "parts", **options)
-    monkeypatch.undo()
-    parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
+    parts = in_two_parts(monkeypatch, 4, out=tmp_path / "parts", **options)
     assert_same(checkpoint(whole.path), checkpoint(parts.path))
 
 
