@@ -57,9 +57,10 @@ def in_two_parts(monkeypatch: pytest.MonkeyPatch, stop_at: int, *, out: Path, **
             raise KeyboardInterrupt
         return train_step(self, *args)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", interrupted)
-        msvq.pretrain(out=out, **options)
+        with pytest.raises(KeyboardInterrupt):
+            msvq.pretrain(out=out, **options)
     return msvq.pretrain(out=out, resume=True)
 
 
