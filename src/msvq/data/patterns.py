@@ -107,7 +107,7 @@ def _crosses(u: Array, v: Array) -> Array:
 
 
 # Each family with the size of its cell in periods and its middle share of foreground. A network must see some
-# difference before it has learned any, or momentum contrast never gets going; since the two colours swap at random, a
+# difference before it has learned any, or momentum contrast hardly gets going; since the two colours swap at random, a
 # histogram cannot add the shares up to a class.
 _FAMILIES: dict[str, tuple[Callable[[Array, Array], Array], float, float]] = {
     "stripes": (_stripes, 0.6, 0.50),
