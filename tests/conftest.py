@@ -31,6 +31,14 @@ def _few_test_pictures() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests pack and download into a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MSVQ_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 class IdentityBackbone(nn.Module):
     """Hands an embedding through, by a matrix that could learn, so that a test chooses z directly."""
 

@@ -75,12 +75,50 @@ def demo(
 
 
 @app.command()
+def doctor(
+    data: Annotated[
+        str, typer.Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
+    ],
+    data_root: Annotated[Path | None, typer.Option(help="Where the named data set is.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all names, instead of text.")] = False,
+) -> None:
+    """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
+
+    The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
+    """
+    from msvq import doctor as check
+    from msvq.display import Display
+
+    display = Display(Console(stderr=True))
+    report, findings = check.examine_data(data, data_root=data_root, overrides=settings or [], display=display)
+    if as_json:
+        typer.echo(check.as_json(report, findings))
+    else:
+        check.show(report, findings, Console())
+    raise typer.Exit(int(any(finding.severity == "hurts" for finding in findings)))
+
+
+@app.command()
 def pretrain(
     out: Annotated[Path, typer.Option(help="Directory of the run.")],
-    data: Annotated[str | None, typer.Option(help="Name of a data set. (default: the recipe's, or patterns)")] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder with the extracted official archive of cifar10, cifar100 or stl10.")
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder of pictures, a .txt or .csv list of files, an .npz or .npy of pictures, hf:NAME, or the "
+            "name of a data set ('msvq datasets' lists them). (default: the recipe's, or patterns)"
+        ),
     ] = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the named data set is: its official files or archive, or train/<class>/ and test/<class>/."
+        ),
+    ] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
     method: Annotated[
         str | None,
         typer.Option(
@@ -106,7 +144,8 @@ def pretrain(
 ) -> None:
     """Train an encoder.
 
-    Example: msvq pretrain --data patterns --out runs/x --epochs 5 --set train.base_lr=0.03
+    Examples: msvq pretrain --data ~/photos --out runs/photos
+    or: msvq pretrain --data cifar10 --download --out runs/cifar10 --epochs 20
     """
     from msvq.pretraining import pretrain as run_pretrain
 
@@ -116,6 +155,7 @@ def pretrain(
         out=out,
         data=data,
         data_root=data_root,
+        download=download,
         method=method,
         recipe=recipe,
         epochs=epochs,
@@ -128,6 +168,20 @@ def pretrain(
         made_by="msvq pretrain",
     )
     Console().print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True)
+
+
+@app.command()
+def datasets(
+    data_root: Annotated[Path | None, typer.Option(help="Look here instead of the folder for downloads.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the known data sets, where they are and whether they are complete; and what has been packed.
+
+    Example: msvq datasets --data-root ~/data
+    """
+    from msvq.catalogue import show_catalogue
+
+    show_catalogue(data_root, as_json=as_json, console=Console())
 
 
 @app.command()

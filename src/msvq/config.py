@@ -104,7 +104,7 @@ def resolve(
     **train: Any,
 ) -> Settings:
     """Complete settings from a recipe, the named flags, `train` values that are not None, and `--set`."""
-    values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(data or "patterns", "demo"))
+    values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(data or "patterns", "folder"))
     flags = {f"train.{key}": value for key, value in train.items() if value is not None}
     if data is not None:
         flags["data.source"] = data

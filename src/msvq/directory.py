@@ -1,16 +1,20 @@
 """The run directory: may a run go there, what was it made with, and what of it is replaced."""
 
+import csv
+import io
 import json
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 import torchvision
+from rich.console import Console
 
 from msvq.config import Settings
 from msvq.data.store import DataSet
@@ -28,6 +32,7 @@ RUN_FILES = [
     "eval",
     "figures",
     "report.html",
+    "skipped.csv",
 ]
 
 
@@ -46,7 +51,9 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         )
 
 
-def start_directory(out: Path, settings: Settings, environment: dict[str, Any]) -> None:
+def start_directory(
+    out: Path, settings: Settings, environment: dict[str, Any], skipped: Sequence[tuple[str, str]] = ()
+) -> None:
     """Make the run directory, without what an earlier run left in it."""
     for name in RUN_FILES:
         path = out / name
@@ -56,6 +63,28 @@ def start_directory(out: Path, settings: Settings, environment: dict[str, Any]) 
             path.unlink(missing_ok=True)
     write_text(out / "config.yaml", settings.to_yaml())
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
+    if skipped:
+        write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
+
+
+def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:
+    """Note a picture that could not be read any more while the run was going on."""
+    path = out / "skipped.csv"
+    rows = [(name, reason)] if path.is_file() else [("file", "reason"), (name, reason)]
+    with path.open("a", encoding="utf-8", newline="") as file:
+        file.write(_csv(rows))
+    console.print(f"note: {printable(name)} {reason}; another picture takes its place", markup=False, highlight=False)
+
+
+def printable(name: str) -> str:
+    """A file's name as text: bytes that are none are written as escapes."""
+    return name.encode(errors="backslashreplace").decode()
+
+
+def _csv(rows: Sequence[tuple[str, str]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([printable(name), printable(reason)] for name, reason in rows)
+    return text.getvalue()
 
 
 def environment(settings: Settings, data: DataSet, device: torch.device, made_by: str) -> dict[str, Any]:

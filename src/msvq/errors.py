@@ -8,9 +8,9 @@ class BadInput(ValueError):
     """A mistake in what the user gave. The command line prints its sentence alone and exits with 2."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
+def unknown(kind: str, name: str, known: Iterable[str], *, more: str = "") -> BadInput:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
-    return BadInput(f"unknown {kind} {name!r}{hint} known: {', '.join(names)}")
+    return BadInput(f"unknown {kind} {name!r}{hint} known: {', '.join(names)}{f', {more}' if more else ''}")

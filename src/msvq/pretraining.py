@@ -1,30 +1,32 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
+from msvq.analyze.health import HealthMonitor
+from msvq.completion import check_unchanged, complete, fit_to_data
 from msvq.config import Settings, resolve
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
-from msvq.data.sources import check_source, open_dataset
-from msvq.data.store import DataSet
-from msvq.directory import check_out, environment, start_directory
+from msvq.data.sources import check_source, is_path, open_dataset
+from msvq.data.store import DataSet, Pictures
+from msvq.directory import add_skipped, check_out, environment, start_directory
+from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.neighbours import save_neighbours
 from msvq.methods import METHODS, Method
-from msvq.model.backbones import make_backbone, resolve_stem
+from msvq.model.backbones import make_backbone
 from msvq.report.page import write_report
 from msvq.run import Run, load, save_encoder
 from msvq.train.checkpoint import load_checkpoint
-from msvq.train.precision import resolve_device, resolve_precision
+from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
-from msvq.train.trainer import Trainer, check_fit
+from msvq.train.trainer import Monitor, Trainer, check_fit
 
 
 def pretrain(
@@ -32,6 +34,7 @@ def pretrain(
     out: str | Path,
     data: str | None = None,
     data_root: str | Path | None = None,
+    download: bool = False,
     method: str | None = None,
     recipe: str | Path | None = None,
     epochs: int | None = None,
@@ -62,21 +65,53 @@ def pretrain(
     target = resolve_device(settings.train.device)
     if saved is None:
         check_out(out, overwrite=overwrite)
-    with console.status(f"opening {settings.data.source}"):
-        dataset = open_dataset(settings.data)
+    dataset = open_dataset(settings.data, download=download, display=Display(console))
+    try:
+        return _pretrain(out, settings, dataset, target, saved, console, made_by, recipe=recipe, overrides=overrides)
+    finally:
+        if dataset.stream is not None:
+            dataset.stream.workers.close()
+
+
+def _pretrain(
+    out: Path,
+    settings: Settings,
+    dataset: DataSet,
+    target: torch.device,
+    saved: Run | None,
+    console: Console,
+    made_by: str,
+    *,
+    recipe: str | Path | None,
+    overrides: tuple[str, ...] | list[str],
+) -> Run:
+    notes = list(dataset.notes)
+    if is_path(settings.data.source) and recipe is None and saved is None:
+        asked_for = (text.partition("=")[0].strip() for text in overrides)
+        settings, changes = fit_to_data(settings, len(dataset.train), keep=asked_for)
+        notes += changes
     settings = complete(settings, dataset, target)
     if saved is not None:
         check_unchanged(saved.config, settings)
+        check_same_data(saved, dataset)
     network = build_method(settings, dataset.size)
     check_fit(network, settings.train.batch_size)
     for view in network.views:
         if view not in type(settings.augment).model_fields:
             raise unknown(f"view of {settings.method_name}", view, type(settings.augment).model_fields)
+    if network.needs_labels and not len(dataset.bank):
+        raise BadInput(
+            f"{settings.method_name} learns from labels, and {dataset.name} has none; choose another --method"
+        )
     pictures = dataset.bank if network.needs_labels else dataset.train
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
     if saved is None:
-        start_directory(out, settings, environment(settings, dataset, target, made_by))
-    return train(out, settings, dataset, network, loader, console=console, resume=resume)
+        start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
+    if dataset.stream is not None:
+        dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+    return train(out, settings, dataset, network, loader, console=console, resume=saved is not None)
 
 
 def build_method(settings: Settings, size: int) -> Method:
@@ -99,19 +134,10 @@ def train(
 ) -> Run:
     """Train to the end and write everything that the run leaves behind."""
     precision = settings.train.precision
-    features = partial(
-        extract_features,
-        size=data.test_size,
-        mean=data.mean,
-        std=data.std,
-        device=loader.device,
-        precision=precision,
-    )
-    for note in data.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+    features = feature_function(data, loader.device, precision)
     if settings.train.warmup_epochs >= settings.train.epochs:
         console.print("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
-    if settings.evaluate.knn_k > len(data.bank):
+    if data.has_labels and settings.evaluate.knn_k > len(data.bank):
         console.print(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
     augment = Augment(
         {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields},
@@ -120,7 +146,12 @@ def train(
         std=data.std,
     )
     display = TrainingDisplay(console, total_steps=settings.train.epochs * len(loader), epochs=settings.train.epochs)
-    monitor = KnnMonitor(data, settings.evaluate, epochs=settings.train.epochs, features=features)
+    epochs = settings.train.epochs
+    monitor: Monitor = HealthMonitor(data.train, every=settings.evaluate.every, epochs=epochs, features=features)
+    if data.has_labels:
+        monitor = KnnMonitor(data, settings.evaluate, epochs=epochs, features=features)
+    else:
+        console.print("note: no labels, so no accuracy: rank and std tell whether features collapse", highlight=False)
     trainer = Trainer(
         method,
         loader,
@@ -134,53 +165,38 @@ def train(
     if resume:
         trainer.load(load_checkpoint(out / "checkpoints"))
     console.print(
-        f"{method.title} on {data.name}: {len(loader.images):,} pictures, {settings.train.epochs} epochs of "
+        f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {settings.train.epochs} epochs of "
         f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "
         f"{loader.device} {precision}",
         soft_wrap=True,
     )
     trainer.fit()
     save_encoder(out, method.encoder, settings, data)
-    with console.status("comparing the neighbours of test pictures before and after training"):
+    with console.status("comparing neighbours before and after training"):
         untrained = build_method(settings, data.size).to(loader.device).encoder  # the same again, from the seed
-        before = features(untrained, data.bank.images), features(untrained, data.test.images)
-        # A run that was resumed after its last epoch has measured nothing.
-        after = monitor.latest or (
-            features(method.encoder, data.bank.images),
-            features(method.encoder, data.test.images),
-        )
-        save_neighbours(out / "eval" / "neighbours.npz", data, before, after)
+        encoders = {"before": untrained, "after": method.encoder}
+        save_neighbours(out / "eval" / "neighbours.npz", data, encoders, features)
     write_report(out)
     return Run(out)
 
 
-def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
-    """The settings with everything that depended on data and machine written out, so they repeat the run."""
-    precision = resolve_precision(settings.train.precision, device)
-    stem = resolve_stem(settings.backbone.stem, data.size)
-    sizes = {"size": data.size, "test_size": data.test_size}
-    method = fill_facts(settings.method, {"num_classes": data.num_classes, "num_pictures": len(data.train)})
-    return settings.model_copy(
-        update={
-            "method": method,
-            "data": settings.data.model_copy(update=sizes),
-            "backbone": settings.backbone.model_copy(update={"stem": stem}),
-            "train": settings.train.model_copy(update={"precision": precision}),
-        }
-    )
+def feature_function(
+    data: DataSet, device: torch.device, precision: str
+) -> Callable[[torch.nn.Module, Pictures], torch.Tensor]:
+    """A function from an encoder and pictures to features [N, d], as the data set is tested."""
 
+    def features(encoder: torch.nn.Module, pictures: Pictures) -> torch.Tensor:
+        return extract_features(
+            encoder,
+            pictures.in_order(500),
+            size=data.test_size,
+            mean=data.mean,
+            std=data.std,
+            device=device,
+            precision=precision,
+        )
 
-def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:
-    """A method's options, also those of a method it wraps, with what only the data can tell."""
-    filled = dict(options)
-    for key, fact in facts.items():
-        if key in filled and filled[key] is None:
-            filled[key] = fact or None
-        elif key in filled and filled[key] < fact:
-            raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; null takes the data's")
-    if isinstance(filled.get("base_options"), dict):
-        filled["base_options"] = fill_facts(filled["base_options"], facts)
-    return filled
+    return features
 
 
 def load_for_resume(out: Path) -> Run:
@@ -190,13 +206,11 @@ def load_for_resume(out: Path) -> Run:
     return load(out)
 
 
-def check_unchanged(saved: Settings, now: Settings) -> None:
-    """Raise if a setting differs from the run's, other than the device, which may change."""
-    for section in ("data", "augment", "backbone", "method", "train", "evaluate"):
-        old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
-        for key in old | new:
-            if old.get(key) != new.get(key) and (section, key) != ("train", "device"):
-                raise BadInput(
-                    f"cannot resume with another {section}.{key}: the run has {old.get(key)!r}, "
-                    f"not {new.get(key)!r}; leave the flag out, or start a new run in another --out"
-                )
+def check_same_data(saved: Run, data: DataSet) -> None:
+    """Raise if the pictures are not those that the run began with."""
+    began = saved.environment().get("data_fingerprint")
+    if began is not None and began != data.fingerprint():
+        raise BadInput(
+            f"the pictures of {data.name} have changed since the run began, so it cannot be continued exactly; "
+            f"restore them, or start a new run in another --out"
+        )

@@ -1,10 +1,10 @@
 """A run directory, as an object: its settings, its metrics, its encoder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,11 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from msvq.config import Settings, read_config
+from msvq.data.packing import pieces
+from msvq.data.sources import DataSettings, locate
+from msvq.data.splits import Splits
 from msvq.data.store import DataSet
+from msvq.data.workers import Workers
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
 from msvq.files import write_atomically, write_text
@@ -37,6 +41,11 @@ class Run:
     def config(self) -> Settings:
         """The complete settings."""
         return read_config(self.path / "config.yaml")
+
+    def environment(self) -> dict[str, Any]:
+        """What the run was made with: versions, hardware, and a fingerprint of its data."""
+        path = self.path / "environment.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`."""
@@ -72,14 +81,57 @@ class Run:
             chosen = [index for index, other in enumerate(sizes) if other == size]
             features[chosen] = extract_features(
                 self.encoder,
-                np.stack([pictures[index] for index in chosen]),
+                (
+                    np.stack([pictures[index] for index in chosen[start : start + batch_size]])
+                    for start in range(0, len(chosen), batch_size)
+                ),
                 size=self.card["size"],
                 mean=self.card["mean"],
                 std=self.card["std"],
                 device=torch.device("cpu"),
-                batch_size=batch_size,
             ).numpy()
         return features
+
+    def embed_source(self, source: str | Path, *, workers: int | None = None) -> "Embedded":
+        """Features of the pictures in a folder or a list; those that cannot be read are named, with the reason."""
+        items = locate(DataSettings(source=str(source)))
+        if isinstance(items, Splits):
+            raise BadInput(f"{str(source)!r} holds arrays; give them to Run.embed")
+        good: list[int] = []
+        skipped: list[tuple[str, str]] = []
+        pool, side = Workers(workers), self.card["size"]
+
+        def batches() -> Iterator[NDArray[np.uint8]]:
+            start = 0
+            for result in pool.map("decode", pieces(items, range(len(items)), 128), side=side):
+                kept = [i for i in range(len(result.rows)) if i not in result.reasons]
+                skipped.extend((items.names[start + i], reason) for i, reason in result.reasons.items())
+                good.extend(start + i for i in kept)
+                start += len(result.rows)
+                yield result.rows[kept]
+
+        try:
+            features = extract_features(
+                self.encoder,
+                (images for images in batches() if len(images)),
+                size=side,
+                mean=self.card["mean"],
+                std=self.card["std"],
+                device=torch.device("cpu"),
+                feature_dim=self.card["feature_dim"],
+            ).numpy()
+        finally:
+            pool.close()
+        return Embedded(features, [items.names[i] for i in good], items.labels[good], skipped)
+
+
+class Embedded(NamedTuple):
+    """Features of the readable pictures of a source, row by row with their names and labels."""
+
+    features: NDArray[np.float32]  # [N, d]
+    names: list[str]
+    labels: NDArray[np.int64]  # -1 where unknown
+    skipped: list[tuple[str, str]]  # name and reason
 
 
 def load(path: str | Path) -> Run:

@@ -55,12 +55,11 @@ def test_features_do_not_depend_on_batch_size_and_leave_the_encoder_alone() -> N
     whole, parts = (
         extract_features(
             encoder,
-            images,
+            (images[start : start + size] for start in range(0, 20, size)),
             size=32,
             mean=(0.5,) * 3,
             std=(0.25,) * 3,
             device=torch.device("cpu"),
-            batch_size=size,
         )
         for size in (20, 7)
     )
@@ -78,4 +77,6 @@ def test_queries_take_the_classes_in_turn() -> None:
 
 def test_nearest_comes_first() -> None:
     bank = torch.eye(4)
-    assert nearest(bank, torch.tensor([[0.1, 0.9, 0.5, 0.0]]), 3).tolist() == [[1, 2, 0]]
+    query = torch.tensor([[0.1, 0.9, 0.5, 0.0]])
+    assert nearest(bank, query, 3).tolist() == [[1, 2, 0]]
+    assert nearest(bank, query, 2, own=torch.tensor([1])).tolist() == [[2, 0]]  # not the picture itself

@@ -11,7 +11,7 @@ def shown(*, terminal: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, _environ={})
     display = TrainingDisplay(console, total_steps=20, epochs=2)
-    display.knn, display.best = 43.21, 45.67
+    display.measured = {"knn_top1": 43.21, "knn_top1_best": 45.67}
     with display:
         display.start(0)
         display.step(10, 1, 6.5432, 512.3)

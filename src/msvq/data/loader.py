@@ -26,20 +26,24 @@ class Loader:
                 f"{len(pictures)} pictures are fewer than one batch of {batch_size}; "
                 f"lower train.batch_size or give more pictures"
             )
-        self.images = torch.from_numpy(pictures.images)
+        self.pictures = pictures
         self.labels = torch.from_numpy(pictures.labels)
         self.batch_size = batch_size
         self.seed = seed
         self.device = device
 
     def __len__(self) -> int:
-        return len(self.images) // self.batch_size
+        return len(self.pictures) // self.batch_size
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
-        order = torch.randperm(len(self.images), generator=generator)
-        for index in range(start, len(self)):
-            chosen = order[index * self.batch_size : (index + 1) * self.batch_size]
-            images, labels = self.images[chosen], self.labels[chosen]
-            yield images.to(self.device), labels.to(self.device), chosen.to(self.device)
+        order = torch.randperm(len(self.pictures), generator=generator).numpy()
+        chosen = (order[i * self.batch_size : (i + 1) * self.batch_size] for i in range(start, len(self)))
+        for images, numbers in self.pictures.batches(chosen):
+            indices = torch.from_numpy(numbers)
+            yield (
+                torch.from_numpy(images).to(self.device),
+                self.labels[indices].to(self.device),
+                indices.to(self.device),
+            )

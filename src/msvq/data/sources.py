@@ -1,74 +1,210 @@
-"""From the name of a data set to its pictures."""
+"""From the name or path of a data set to its pictures."""
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from annotated_types import Ge
+import numpy as np
+from annotated_types import Ge, Le
 
+from msvq.data.arrays import read_arrays
+from msvq.data.decode import header_size
+from msvq.data.folders import list_folder
+from msvq.data.hub import PREFIX, HubPictures, open_hub
+from msvq.data.listing import Listing, limit_train
+from msvq.data.lists import list_file
 from msvq.data.official import OFFICIAL, read_official
+from msvq.data.packing import open_pack
 from msvq.data.patterns import CLASS_NAMES, make_patterns
+from msvq.data.splits import Splits
 from msvq.data.store import DataSet, Pictures
-from msvq.errors import unknown
+from msvq.data.stream import Stream, Streamed
+from msvq.display import Display
+from msvq.errors import BadInput, unknown
 from msvq.settings import Section
 
 PATTERNS_TRAIN, PATTERNS_TEST = 10_000, 2_000
 SOURCES = ("patterns", *OFFICIAL)
+LISTS, ARRAYS = (".txt", ".csv", ".tsv"), (".npz", ".npy")
 
-# The recipe that is taken when none is named.
+# The recipe that is taken when none is named; a path takes "folder".
 RECIPE_OF = {"patterns": "demo", **{name: name for name in OFFICIAL}}
 
 
 class DataSettings(Section):
-    """Which pictures, and at what size."""
+    """Which pictures, at what size, and how they reach the training loop."""
 
-    source: str = "patterns"
+    source: str = "patterns"  # a name, or the path of a folder, a list or a file of arrays, or hf:NAME
     root: Path | None = None  # folder of an official data set's files
     size: Annotated[int, Ge(8)] | None = None  # side of a training crop; None: the data set's own
     test_size: Annotated[int, Ge(8)] | None = None  # side at evaluation; None: the data set's own
-    limit: Annotated[int, Ge(1)] | None = None  # train on the first so many pictures only
+    limit: Annotated[int, Ge(1)] | None = None  # train on so many pictures only
+    labels: Literal["auto", "none"] = "auto"  # none: leave labels out although the layout has some
+    mode: Literal["store", "stream"] = "store"  # stream: decode while training, pack nothing
+    max_skipped: Annotated[float, Ge(0), Le(1)] = 0.1  # share of unreadable pictures that is put up with
+    workers: Annotated[int, Ge(1)] | None = None  # processes that decode; None: one per core
 
 
-def check_source(name: str) -> None:
+def is_path(source: str) -> bool:
+    """Whether a source is one's own data rather than one that is known by name."""
+    return source not in SOURCES
+
+
+def check_source(source: str) -> None:
     """Raise if there is no such data set; costs nothing, so it comes before any work."""
-    if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
+    if source in SOURCES or source.startswith(PREFIX):
+        return
+    path = Path(source)
+    if not path.exists():
+        if path.name == source and not path.suffix:
+            raise unknown("data set", source, SOURCES, more="or the path of a folder")
+        raise BadInput(f"there is no file or folder {source!r}; name a folder of pictures, a list or an .npz file")
+    if path.is_file() and path.suffix.lower() not in LISTS + ARRAYS:
+        raise BadInput(
+            f"{source!r} is a {path.suffix or 'nameless'} file; name a folder, a {', '.join(LISTS + ARRAYS)}"
+        )
 
 
-def open_dataset(settings: DataSettings) -> DataSet:
-    """The data set that the settings name, in memory."""
-    check_source(settings.source)
+def absolute(source: str) -> str:
+    """The source as it is written down: a path no longer depends on where the command ran."""
+    if source in SOURCES or source.startswith(PREFIX):
+        return source
+    return str(Path(source).absolute())
+
+
+def locate(
+    settings: DataSettings, *, download: bool = False, display: Display | None = None
+) -> Listing | HubPictures | Splits:
+    """What there is: files to decode, or pictures that are arrays already. No picture is decoded."""
+    source, display, use_labels = settings.source, display or Display(), settings.labels == "auto"
+    check_source(source)
+    if source == "patterns":
+        train, test = _patterns(PATTERNS_TRAIN, seed=0), _patterns(PATTERNS_TEST, seed=1)
+        return Splits(train, train, test, CLASS_NAMES)
+    if source in OFFICIAL:
+        return read_official(source, settings.root, download=download, display=display)
+    if download:
+        raise BadInput(f"--download fetches a known data set ({', '.join(OFFICIAL)}), not {source!r}")
+    if source.startswith(PREFIX):
+        return open_hub(source.removeprefix(PREFIX), use_labels=use_labels)
+    path = Path(source).absolute()
+    if path.is_dir():
+        return list_folder(path, use_labels=use_labels)
+    if path.suffix.lower() in ARRAYS:
+        return read_arrays(path, use_labels=use_labels)
+    return list_file(path, use_labels=use_labels)
+
+
+def open_dataset(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> DataSet:
+    """The data set that the settings name: in memory, packed and mapped, or streamed."""
+    display = display or Display()
+    found = locate(settings, download=download, display=display)
+    if isinstance(found, Splits):
+        return _from_arrays(settings, found)
+    return _from_files(settings, found, display)
+
+
+def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
+    train = splits.train.first(settings.limit)
+    facts = OFFICIAL.get(settings.source)
     if settings.source == "patterns":
-        return _open_patterns(settings)
-    facts, splits = OFFICIAL[settings.source], read_official(settings.source, settings.root)
-    limited = splits.train.first(settings.limit)
+        mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+        size, test_size = 32, 32
+    elif facts is not None:
+        mean, std, size, test_size = facts.mean, facts.std, facts.size, facts.test_size
+    else:
+        (mean, std), (size, test_size) = statistics(train), fitting_sizes(min(train.images.shape[1:3]))
+    bank = splits.bank
+    if bank is splits.train:
+        bank = train
+    elif is_path(settings.source):
+        bank = bank.first(settings.limit)
     return DataSet(
-        name=settings.source,
-        train=limited,
-        bank=limited if splits.bank is splits.train else splits.bank,
+        name=Path(settings.source).stem,
+        train=train,
+        bank=bank,
         test=splits.test,
         class_names=splits.class_names,
-        mean=facts.mean,
-        std=facts.std,
-        size=settings.size or facts.size,
-        test_size=settings.test_size or facts.test_size,
+        mean=mean,
+        std=std,
+        size=settings.size or size,
+        test_size=settings.test_size or test_size,
         notes=splits.notes,
     )
 
 
-def _open_patterns(settings: DataSettings) -> DataSet:
-    train = _patterns(PATTERNS_TRAIN, seed=0).first(settings.limit)
-    return DataSet(
-        name="patterns",
-        train=train,
-        bank=train,
-        test=_patterns(PATTERNS_TEST, seed=1),
-        class_names=CLASS_NAMES,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.25, 0.25, 0.25),
-        size=settings.size or 32,
-        test_size=settings.test_size or 32,
+def _from_files(settings: DataSettings, found: Listing | HubPictures, display: Display) -> DataSet:
+    items = limit_train(found, settings.limit) if isinstance(found, Listing) else found
+    facts = OFFICIAL.get(settings.source)
+    size, test_size = (facts.size, facts.test_size) if facts else probe_sizes(items)
+    size, test_size = settings.size or size, settings.test_size or test_size
+    side = max(size, test_size)
+    streaming = settings.mode == "stream"
+    pack = open_pack(
+        items,
+        side=side,
+        pixels=not streaming,
+        max_skipped=settings.max_skipped,
+        num_workers=settings.workers,
+        display=display,
     )
+    stream = None
+    if pack.images is None:
+        max_lost = int(settings.max_skipped * len(items))
+        stream = Stream(items, side=side, max_lost=max_lost, num_workers=settings.workers)
+    images = pack.images if stream is None else Streamed(stream, np.asarray(pack.kept))
+    assert images is not None
+    pictures = Pictures(images, items.labels[pack.kept], pack.names)
+    num_train = int(np.searchsorted(pack.kept, items.num_train))
+    num_bank = int(np.searchsorted(pack.kept, items.num_bank))
+    train = pictures.part(0, num_train)
+    mean, std = (facts.mean, facts.std) if facts else statistics(train)
+    notes = list(found.notes)
+    if pack.skipped:
+        notes.append(
+            f"{len(pack.skipped):,} of {len(items):,} pictures cannot be read and are left out; "
+            f"skipped.csv says which and why"
+        )
+    return DataSet(
+        name=settings.source if facts else Path(settings.source).stem or settings.source,
+        train=train,
+        bank=pictures.part(0, num_bank),
+        test=pictures.part(num_train, None),
+        class_names=items.class_names,
+        mean=mean,
+        std=std,
+        size=size,
+        test_size=test_size,
+        notes=tuple(notes),
+        skipped=pack.skipped,
+        content=pack.digest,
+        stream=stream,
+    )
+
+
+def probe_sizes(items: Listing | HubPictures) -> tuple[int, int]:
+    """Sizes for training and test that fit the shorter side of most pictures, from a few headers."""
+    places = np.unique(np.linspace(0, len(items) - 1, min(64, len(items))).astype(int))
+    shorter = [min(size) for size in (header_size(items[int(i)]) for i in places) if size is not None]
+    return fitting_sizes(int(np.median(shorter)) if shorter else 64)
+
+
+def fitting_sizes(shorter_side: int) -> tuple[int, int]:
+    """The paper's sizes for pictures like these: CIFAR's, Tiny ImageNet's, or STL-10's for anything larger."""
+    return (32, 32) if shorter_side < 48 else (64, 64) if shorter_side < 80 else (64, 96)
+
+
+def statistics(pictures: Pictures) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Mean and deviation of the channels, in 0..1, from up to 2,000 pictures."""
+    sample = pictures.sample(2000)
+    counts = np.zeros((3, 256), np.int64)
+    for images in sample.in_order(100):  # few at a time: counting widens the numbers
+        counts += [np.bincount(images[..., channel].reshape(-1), minlength=256) for channel in range(3)]
+    values, weights = np.arange(256) / 255, counts / counts.sum(axis=1, keepdims=True)
+    mean = weights @ values
+    std = np.sqrt(np.maximum(weights @ values**2 - mean**2, 0))
+    m, s = mean.round(4).tolist(), np.maximum(std.round(4), 0.05).tolist()
+    return (m[0], m[1], m[2]), (s[0], s[1], s[2])
 
 
 @cache

@@ -5,22 +5,23 @@ from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt
-from numpy import uint8
+from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.data.store import DataSet
+from msvq.data.store import DataSet, Pictures
 from msvq.methods.base import Method
 from msvq.model.losses import unit
 from msvq.settings import Section
 
 
 class EvaluateSettings(Section):
-    """Online kNN. `every`: epochs between measurements."""
+    """Online kNN. `every`: epochs between measurements, of label-free health too."""
 
     every: Annotated[int, Ge(1)] = 1
     knn_k: Annotated[int, Ge(1)] = 200
     knn_temp: Annotated[float, Gt(0)] = 0.1
+    knn_bank: Annotated[int, Ge(1)] | None = None  # compare with at most so many labelled pictures; None: all
 
 
 def knn_predict(bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int, temp: float, num_classes: int) -> Tensor:
@@ -40,10 +41,13 @@ def knn_predict(bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int, t
     return torch.cat(predictions)
 
 
-def knn_accuracy(bank: Tensor, queries: Tensor, data: DataSet, *, k: int, temp: float) -> float:
-    """Top-1 accuracy in percent of the test split, given features of bank and test."""
-    truth = torch.from_numpy(data.test.labels)
-    voted = knn_predict(bank, torch.from_numpy(data.bank.labels), queries, k=k, temp=temp, num_classes=data.num_classes)
+def knn_accuracy(
+    bank: Tensor, queries: Tensor, labels: tuple[NDArray[int64], NDArray[int64]], *, k: int, temp: float
+) -> float:
+    """Top-1 accuracy in percent of queries [M, d] by a bank [N, d], given the labels of bank and queries."""
+    known, truth = (torch.from_numpy(part) for part in labels)
+    num_classes = 1 + int(max(known.max(), truth.max()))
+    voted = knn_predict(bank, known, queries, k=k, temp=temp, num_classes=num_classes)
     return 100 * float((voted == truth).float().mean())
 
 
@@ -56,11 +60,11 @@ class KnnMonitor:
         settings: EvaluateSettings,
         *,
         epochs: int,
-        features: Callable[[nn.Module, NDArray[uint8]], Tensor],
+        features: Callable[[nn.Module, Pictures], Tensor],
     ) -> None:
-        self.data, self.settings, self.epochs, self.features = data, settings, epochs, features
+        self.bank, self.test = data.bank.thinned(settings.knn_bank), data.test
+        self.settings, self.epochs, self.features = settings, epochs, features
         self.best = 0.0
-        self.latest: tuple[Tensor, Tensor] | None = None  # features of bank and test when last measured
 
     def due(self, epoch: int) -> bool:
         """Every `evaluate.every` epochs, before the first and after the last."""
@@ -68,10 +72,9 @@ class KnnMonitor:
 
     def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
         """`knn_top1`, and `knn_top1_best` over the epochs trained so far."""
-        bank = self.features(method.encoder, self.data.bank.images)
-        test = self.features(method.encoder, self.data.test.images)
-        self.latest = bank, test
-        top1 = knn_accuracy(bank, test, self.data, k=self.settings.knn_k, temp=self.settings.knn_temp)
+        bank, test = (self.features(method.encoder, part) for part in (self.bank, self.test))
+        labels = self.bank.labels, self.test.labels
+        top1 = knn_accuracy(bank, test, labels, k=self.settings.knn_k, temp=self.settings.knn_temp)
         if epoch == 0:  # the untrained encoder is no candidate
             return {"knn_top1": top1}
         self.best = max(self.best, top1)

@@ -1,23 +1,34 @@
-"""Nearest neighbours of a few test pictures, before and after training, for a person to look at."""
+"""Nearest neighbours of a few pictures, before and after training, for a person to look at."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from msvq.data.store import DataSet
+from msvq.data.store import DataSet, Pictures
 from msvq.files import write_atomically
 from msvq.model.losses import unit
 
+NUM_QUERIES, NUM_BANK = 10, 10_000
 
-def nearest(bank: Tensor, queries: Tensor, num: int) -> Tensor:
-    """Indices [M, num] of the bank's [N, d] most similar entries to queries [M, d], nearest first."""
-    return (unit(queries) @ unit(bank).T).topk(min(num, len(bank)), dim=1).indices
+
+def nearest(bank: Tensor, queries: Tensor, num: int, *, own: Tensor | None = None) -> Tensor:
+    """Indices [M, num] of the bank's [N, d] most similar entries to queries [M, d], nearest first.
+
+    `own` [M] are the queries' own places in the bank, which are left out.
+    """
+    similarities = unit(queries) @ unit(bank).T
+    if own is not None:
+        similarities.scatter_(1, own[:, None], -2)
+    return similarities.topk(min(num, len(bank)), dim=1).indices
 
 
 def choose_queries(labels: Tensor, num: int, seed: int = 0) -> Tensor:
-    """Indices [num] of test pictures, the classes in turn, at random within a class."""
+    """Indices [num] of pictures, the classes in turn, at random within a class."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator)
     by_class = [order[labels[order] == label] for label in torch.unique(labels)]
@@ -27,14 +38,26 @@ def choose_queries(labels: Tensor, num: int, seed: int = 0) -> Tensor:
 
 
 def save_neighbours(
-    path: Path, data: DataSet, before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], *, num: int = 6
+    path: Path,
+    data: DataSet,
+    encoders: dict[str, nn.Module],
+    features: Callable[[nn.Module, Pictures], Tensor],
+    *,
+    num: int = 6,
 ) -> None:
-    """Write queries and their neighbours as small pictures; `before`, `after`: features of (bank, test)."""
-    queries = choose_queries(torch.from_numpy(data.test.labels), max(10, data.num_classes))[:10]
-    arrays = {"queries": data.test.images[queries], "query_labels": data.test.labels[queries]}
-    for name, (bank, test) in (("before", before), ("after", after)):
-        found = nearest(bank, test[queries], num)
-        arrays[name] = data.bank.images[found]
-        arrays[f"{name}_labels"] = data.bank.labels[found]
-    arrays["class_names"] = np.array(data.class_names)
+    """Write queries and their neighbours as small pictures, by each of the encoders ("before", "after").
+
+    Test pictures are looked up among training pictures; without labels, training pictures among the others.
+    """
+    bank = (data.bank if data.has_labels else data.train).thinned(NUM_BANK)
+    source = data.test if data.has_labels else bank
+    queries = choose_queries(torch.from_numpy(source.labels), max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
+    asked = Pictures(source.take(queries.numpy()), source.labels[queries.numpy()])
+    arrays: dict[str, NDArray[Any]] = {"queries": asked.take(range(len(asked))), "query_labels": asked.labels}
+    for name, encoder in encoders.items():
+        own = None if data.has_labels else queries
+        found = nearest(features(encoder, bank), features(encoder, asked), num, own=own).numpy()
+        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.images.shape[1:])
+        arrays[f"{name}_labels"] = bank.labels[found]
+    arrays["class_names"] = np.array(data.class_names, dtype=str)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))

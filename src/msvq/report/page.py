@@ -1,6 +1,7 @@
 """`report.html`: one self-contained page about a run, from the files in its directory alone."""
 
 import base64
+import csv
 import io
 import json
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ def write_report(run: Path) -> Path:
     metrics = read_metrics(run / "metrics.jsonl")
     losses = [(line["step"], line["loss"]) for line in metrics if line["kind"] == "step"]
     scores = [(line["epoch"], line["knn_top1"]) for line in metrics if "knn_top1" in line]
+    ranks = [(line["epoch"], line["rank"]) for line in metrics if "rank" in line]
+    health = [line for line in metrics if "rank" in line]
     environment = Environment(loader=PackageLoader("msvq", "report"), autoescape=True, trim_blocks=True)
     page = environment.get_template("page.html").render(
         title=run.name,
@@ -37,6 +40,9 @@ def write_report(run: Path) -> Path:
         loss_chart=line_chart(smooth(losses), x_label="step", y_label="loss") if len(losses) > 1 else None,
         knn_chart=line_chart(scores, x_label="epoch", y_label="kNN accuracy", unit=" %") if len(scores) > 1 else None,
         knn=scores,
+        rank_chart=line_chart(ranks, x_label="epoch", y_label="rank") if len(ranks) > 1 else None,
+        health=health,
+        skipped=_count_lines(run / "skipped.csv"),
         neighbours=_read_neighbours(run / "eval" / "neighbours.npz"),
     )
     write_text(run / "report.html", page)
@@ -47,6 +53,14 @@ def smooth(points: list[tuple[float, float]], num: int = 200) -> list[tuple[floa
     """At most `num` points, each the mean of its stretch of the curve."""
     chunks = np.array_split(np.array(points, dtype=float), min(num, len(points)))
     return [(float(chunk[-1, 0]), float(chunk[:, 1].mean())) for chunk in chunks]
+
+
+def _count_lines(path: Path) -> int:
+    """Rows of a CSV file after its header."""
+    if not path.is_file():
+        return 0
+    with path.open(encoding="utf-8", newline="") as file:
+        return max(0, sum(1 for _ in csv.reader(file)) - 1)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -66,7 +80,7 @@ def _read_neighbours(path: Path) -> list[dict[str, Any]]:
 
     rows = []
     for index, truth in enumerate(saved["query_labels"]):
-        row: dict[str, Any] = {"query": cell(saved["queries"][index], truth, truth)}
+        row: dict[str, Any] = {"labelled": truth >= 0, "query": cell(saved["queries"][index], truth, truth)}
         for when in ("before", "after"):
             found = zip(saved[when][index], saved[f"{when}_labels"][index], strict=True)
             row[when] = [cell(image, label, truth) for image, label in found]

@@ -8,14 +8,21 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+# What of the measurements is shown, in this order.
+SHOWN = {
+    "knn_top1": "  kNN {:.1f} %",
+    "knn_top1_best": " (best {:.1f})",
+    "rank": "  rank {:.1f}",
+    "feature_std": "  std {:.4f}",
+}
+
 
 class TrainingDisplay:
-    """Epoch, loss, kNN, pictures per second and time left."""
+    """Epoch, loss, what was last measured, pictures per second and time left."""
 
     def __init__(self, console: Console, *, total_steps: int, epochs: int) -> None:
         self.console, self.total_steps, self.epochs = console, total_steps, epochs
-        self.knn: float | None = None  # current and best accuracy in percent, once measured
-        self.best: float | None = None
+        self.measured: dict[str, float] = {}  # by the names of the log
         self.bar: Progress | None = None
         if console.is_terminal:
             self.bar = Progress(
@@ -60,6 +67,5 @@ class TrainingDisplay:
             self.console.print(f"epoch {epoch}/{self.epochs}  {facts}  {left} left", soft_wrap=True)
 
     def _facts(self, loss: float, images_per_second: float) -> str:
-        knn = "" if self.knn is None else f"  kNN {self.knn:.1f} %"
-        knn += "" if self.best is None else f" (best {self.best:.1f})"
-        return f"loss {loss:.3f}{knn}  {images_per_second:.0f} pictures/s"
+        measured = "".join(shown.format(self.measured[key]) for key, shown in SHOWN.items() if key in self.measured)
+        return f"loss {loss:.3f}{measured}  {images_per_second:.0f} pictures/s"

@@ -180,8 +180,7 @@ class Trainer:
         for monitor in self.monitors:
             if monitor.due(epoch):
                 values = monitor.measure(self.method, epoch)
-                self.display.knn = values.get("knn_top1", self.display.knn)
-                self.display.best = values.get("knn_top1_best", self.display.best)
+                self.display.measured.update(values)
                 self.log.write("eval", {"step": self.step, "epoch": epoch, **values})
         self.method.train()
 

@@ -1,0 +1,1 @@
+"""What is going on inside a run: numbers that explain, rather than judge."""

@@ -1,0 +1,87 @@
+"""What only the data and the machine can decide, written into the settings, so that they repeat the run."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from msvq.config import Settings
+from msvq.data.inspection import fit_to_count
+from msvq.data.sources import absolute
+from msvq.data.store import DataSet
+from msvq.errors import BadInput
+from msvq.model.backbones import resolve_stem
+from msvq.train.precision import resolve_precision
+
+# What may differ between a run and its continuation: none of it changes the result.
+MAY_CHANGE = {("train", "device"), ("data", "mode"), ("data", "workers"), ("data", "root"), ("data", "max_skipped")}
+
+
+def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
+    """The settings with everything that depended on data and machine written out."""
+    precision = resolve_precision(settings.train.precision, device)
+    stem = resolve_stem(settings.backbone.stem, data.size)
+    root = settings.data.root
+    place = {"source": absolute(settings.data.source), "root": None if root is None else root.absolute()}
+    sizes = {"size": data.size, "test_size": data.test_size}
+    method = fill_facts(settings.method, {"num_classes": data.num_classes, "num_pictures": len(data.train)})
+    return settings.model_copy(
+        update={
+            "method": method,
+            "data": settings.data.model_copy(update={**place, **sizes}),
+            "backbone": settings.backbone.model_copy(update={"stem": stem}),
+            "train": settings.train.model_copy(update={"precision": precision}),
+        }
+    )
+
+
+def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -> tuple[Settings, list[str]]:
+    """Settings whose batch and queue suit so many pictures, and sentences that say what was changed.
+
+    `keep` are the settings that were asked for by name (`train.batch_size`): they stay as they are.
+    """
+    keep, notes, method = set(keep), [], dict(settings.method)
+    holder = method if "queue_size" in method else method.get("base_options") or {}
+    batch, queue = settings.train.batch_size, int(holder.get("queue_size") or 0)
+    fitting_batch, fitting_queue = fit_to_count(num_pictures, batch, queue, int(method.get("bn_splits") or 1))
+    if "train.batch_size" not in keep and fitting_batch != batch:
+        notes.append(f"{num_pictures:,} pictures: train.batch_size is {fitting_batch} instead of {batch}")
+        settings = settings.model_copy(
+            update={"train": settings.train.model_copy(update={"batch_size": fitting_batch})}
+        )
+        splits = int(method.get("bn_splits") or 1)
+        if fitting_batch % splits and "method.bn_splits" not in keep:
+            method["bn_splits"] = 1
+            notes.append("method.bn_splits is 1: the batch is too small for groups")
+    if queue and not keep & {"method.queue_size", "method.base_options.queue_size"} and fitting_queue != queue:
+        notes.append(f"{num_pictures:,} pictures: the queue holds {fitting_queue:,} instead of {queue:,}")
+        if holder is method:
+            method["queue_size"] = fitting_queue
+        else:
+            method["base_options"] = {**holder, "queue_size": fitting_queue}
+    return settings.model_copy(update={"method": method}), notes
+
+
+def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:
+    """A method's options, also those of a method it wraps, with what only the data can tell."""
+    filled = dict(options)
+    for key, fact in facts.items():
+        if key in filled and filled[key] is None:
+            filled[key] = fact or None
+        elif key in filled and filled[key] < fact:
+            raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; null takes the data's")
+    if isinstance(filled.get("base_options"), dict):
+        filled["base_options"] = fill_facts(filled["base_options"], facts)
+    return filled
+
+
+def check_unchanged(saved: Settings, now: Settings) -> None:
+    """Raise if a setting differs from the run's in a way that changes the result."""
+    for section in ("data", "augment", "backbone", "method", "train", "evaluate"):
+        old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
+        for key in old | new:
+            if old.get(key) != new.get(key) and (section, key) not in MAY_CHANGE:
+                raise BadInput(
+                    f"cannot resume with another {section}.{key}: the run has {old.get(key)!r}, "
+                    f"not {new.get(key)!r}; leave the flag out, or start a new run in another --out"
+                )

@@ -1,0 +1,299 @@
+"""An official archive, onto the disk: downloaded so that it can be continued, unpacked so that it can do no harm."""
+
+import errno
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Self
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from filelock import FileLock, Timeout
+
+from msvq.display import Display
+from msvq.errors import BadInput
+
+MAX_BYTES = 20 * 10**9  # no official archive holds more
+TIMEOUT = 30.0  # seconds without an answer
+TRIES = 5  # connections per call
+PAUSE = 1.0  # seconds before the second try, doubled before each further one
+CHUNK = 1 << 18
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, ValueError, RuntimeError)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Where an archive is, and how to know it."""
+
+    url: str
+    md5: str
+    num_bytes: int | None  # None: unknown
+    folder: str  # the one that it extracts to
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return urlsplit(self.url).path.rpartition("/")[2]
+
+
+def fetch(archive: Archive, root: Path, display: Display) -> Path:
+    """Download into `root`, unless the archive with the right checksum is there already; returns its path."""
+    if urlsplit(archive.url).scheme not in ("http", "https"):
+        raise BadInput(f"cannot download {archive.url}; only http and https addresses are allowed")
+    path, part = root / archive.name, root / f"{archive.name}.part"
+    with _alone(archive, root, display, archive.num_bytes):
+        if path.is_file():
+            if archive.num_bytes in (None, path.stat().st_size) and _md5(path, display) == archive.md5:
+                return path
+            display.note(f"{path} is damaged or not the official archive: downloading it anew")
+        _download(archive, part, display)
+        if (found := _md5(part, display)) != archive.md5:
+            part.unlink()
+            raise _failed(archive, part, f"what came has md5 {found}, not {archive.md5}, and is removed")
+        part.replace(path)
+    return path
+
+
+def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = False) -> Path:
+    """Check the archive in `root` (unless `verified`: fetch has just done so), extract it, return its folder."""
+    path, target = root / archive.name, root / archive.folder
+    if target.is_dir():
+        return target
+    if not path.is_file():
+        raise BadInput(f"there is no {archive.name} in {root}; use --download, or put {archive.url} there")
+    with _alone(archive, root, display):
+        if target.is_dir():  # made by the process that had the lock
+            return target
+        for old in root.iterdir():  # whoever made it did so under this lock, and is gone
+            if re.fullmatch(rf"\.{re.escape(archive.folder)}\.\d+\.tmp", old.name) and not old.is_symlink():
+                shutil.rmtree(old)
+        if not verified and (found := _md5(path, display)) != archive.md5:
+            raise _damaged(path, f"md5 {found}, not {archive.md5}")
+        temporary = root / f".{archive.folder}.{os.getpid()}.tmp"
+        try:
+            temporary.mkdir()
+            _extract(path, archive.folder, temporary, display)
+            (temporary / archive.folder).rename(target)
+        except BadInput:
+            raise
+        except DAMAGE as error:
+            raise _damaged(path, str(error) or "it ends early") from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+@contextmanager
+def _alone(archive: Archive, root: Path, display: Display, needed: int | None = None) -> Iterator[None]:
+    """One process at a time, and a sentence for what the disk refuses."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(root / f".{archive.name}.lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except Timeout:
+            display.note(f"another process is busy with {archive.name}: waiting for it")
+            held = lock.acquire()
+        with held:
+            yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            why = error.strerror or error
+            raise BadInput(f"cannot work in {root} ({why}); mend that or choose another folder") from None
+        (root / f"{archive.name}.part").unlink(missing_ok=True)
+        raise _no_room(archive, root, needed) from None
+
+
+def _md5(path: Path, display: Display) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file, display.task(f"checking {path.name}", path.stat().st_size, in_bytes=True) as advance:
+        while block := file.read(CHUNK):
+            digest.update(block)
+            advance(len(block))
+    return digest.hexdigest()
+
+
+def _damaged(path: Path, why: str) -> BadInput:
+    way_out = "delete it and download it again with --download"
+    return BadInput(f"{path} is damaged or not the official archive ({why}); {way_out}")
+
+
+def _no_room(archive: Archive, root: Path, needed: int | None) -> BadInput:
+    free, much = _amount(shutil.disk_usage(root).free), _amount(needed) if needed else "more"
+    return BadInput(f"{root} has {free} of free disk space and {archive.name} needs {much}; make room, then run again")
+
+
+def _amount(num: int) -> str:
+    scales = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
+    return next((f"{num / scale:.1f} {unit}" for unit, scale in scales.items() if num >= scale), f"{num} bytes")
+
+
+class _Broken(Exception):
+    """The connection broke, or (if not `reached`) there was none."""
+
+    def __init__(self, reason: object, *, reached: bool = True) -> None:
+        super().__init__(str(reason) or type(reason).__name__)
+        self.reached = reached
+
+
+def _download(archive: Archive, part: Path, display: Display) -> None:
+    """Fill `part` to its end, over several connections where they break."""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+        try:
+            return _connect(archive, part, display)
+        except _Broken as error:
+            broken = error
+        if attempt == 0 and not broken.reached:  # no network at all: say so at once
+            break
+    raise _failed(archive, part, f"the connection keeps breaking: {broken}" if broken.reached else str(broken))
+
+
+def _failed(archive: Archive, part: Path, why: str) -> BadInput:
+    host, so_far = urlsplit(archive.url).hostname, ""
+    if arrived := part.stat().st_size if part.exists() else 0:
+        whole = f" of {_amount(archive.num_bytes)}" if archive.num_bytes else ""
+        so_far = f", which continues after the {_amount(arrived)}{whole} that have arrived"
+    way_out = f"run the same command again{so_far}, or download {archive.url} yourself and put it into {part.parent}"
+    return BadInput(f"cannot download {archive.name} from {host} ({why}); {way_out}")
+
+
+def _connect(archive: Archive, part: Path, display: Display) -> None:
+    """Continue `part` to its end over one connection."""
+    offset = part.stat().st_size if part.exists() else 0
+    if offset and offset == archive.num_bytes:
+        return
+    asked = {"Range": f"bytes={offset}-"} if offset else {}
+    try:
+        response = urlopen(Request(archive.url, headers={"User-Agent": "msvq", **asked}), timeout=TIMEOUT)
+    except HTTPError as error:
+        error.close()
+        if error.code != 416 or not offset:
+            raise _failed(archive, part, f"HTTP {error.code} {error.reason}") from None
+        if error.headers.get("Content-Range") != f"bytes */{offset}":  # else all of it is here
+            part.unlink()
+            _connect(archive, part, display)
+        return
+    except (OSError, HTTPException) as error:
+        raise _Broken(getattr(error, "reason", error), reached=False) from None
+    with response:
+        length = response.headers.get("Content-Length", "")
+        total = int(length) if length.isdigit() else archive.num_bytes
+        if response.status == 206:
+            piece = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+            if not piece or int(piece[1]) != offset:
+                part.unlink(missing_ok=True)
+                raise _Broken("it sent another piece than the one asked for")
+            total = int(piece[2])
+        if archive.num_bytes not in (None, total):
+            raise _failed(archive, part, f"there it has {total} bytes, not {archive.num_bytes}")
+        if total and total - offset > shutil.disk_usage(part.parent).free:
+            raise _no_room(archive, part.parent, total - offset)
+        _save(response, part, offset if response.status == 206 else 0, total, display)
+
+
+def _save(response: Any, part: Path, offset: int, total: int | None, display: Display) -> None:
+    bar = display.task(f"downloading {part.stem}", total or 0, in_bytes=True)
+    with part.open("ab" if offset else "wb") as file, bar as advance:
+        advance(offset)
+        while offset <= (total or MAX_BYTES):
+            try:
+                block = response.read(CHUNK)
+            except (OSError, HTTPException) as error:  # of the network; those of the disk are not caught here
+                raise _Broken(error) from None
+            if not block:
+                break
+            file.write(block)
+            advance(len(block))
+            offset += len(block)
+        if total and offset < total:
+            raise _Broken("it ended early")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _extract(path: Path, folder: str, into: Path, display: Display) -> None:
+    """Write the files of an archive below `into`, none of them anywhere else."""
+    total = seen = 0
+    bar = display.task(f"unpacking {path.name}", path.stat().st_size, in_bytes=True)
+    with path.open("rb") as file, bar as advance, closing(_members(path, file)) as members:
+        for name, kind, size, source in members:
+            parts, wrong = _place(name, kind, folder)
+            total += size
+            if wrong or size < 0 or total > MAX_BYTES:
+                raise _damaged(path, f"its member {name!r} {wrong or f'brings it above {_amount(MAX_BYTES)}'}")
+            target = into.joinpath(*parts)
+            if source is None or not parts:
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as sink:
+                while size >= 0 and (block := source.read(CHUNK)):
+                    size -= len(block)
+                    sink.write(block)
+                    advance(file.tell() - seen)
+                    seen = file.tell()
+            if size:
+                raise _damaged(path, f"its member {name!r} is not as long as it says")
+    if not (into / folder).is_dir():
+        raise _damaged(path, f"it holds no {folder}")
+
+
+def _place(name: str, kind: str, folder: str) -> tuple[list[str], str]:
+    """The parts of a member's path (none: not needed), and what is wrong with it."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
+        return [], f"would be written outside {folder}"
+    if kind not in ("file", "folder"):
+        return [], f"is a {kind}"
+    if not parts or parts[0] == "__MACOSX" or parts[-1].startswith("._"):  # what macOS adds
+        return [], ""
+    inside = parts[0] == folder and (kind == "folder" or len(parts) > 1)
+    return parts, "" if inside else f"lies outside {folder}"
+
+
+def _members(path: Path, file: BinaryIO) -> Generator[tuple[str, str, int, IO[bytes] | None], None, None]:
+    """The name, kind, size and (of a file) content of all that an archive holds, in the order in which it lies."""
+    if path.name.endswith(".zip"):
+        with zipfile.ZipFile(file) as pack:
+            for info in sorted(pack.infolist(), key=lambda info: info.header_offset):
+                plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+                kind = ("folder" if info.is_dir() else "file") if plain else "link or a device"
+                yield info.orig_filename, kind, info.file_size, None if info.is_dir() else pack.open(info)
+    elif path.name.endswith((".tar", ".tar.gz", ".tgz")):
+        with file if path.suffix == ".tar" else gzip.GzipFile(fileobj=file) as stream:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
+                for member in tar:
+                    kind = "file" if member.isreg() else "folder" if member.isdir() else "link or a device"
+                    yield member.name, kind, member.size, tar.extractfile(member) if member.isreg() else None
+            while stream.read(CHUNK):  # on to the end, where gzip has its checksum
+                pass
+    else:
+        raise BadInput(f"cannot unpack {path}; it is neither a tar nor a zip archive")
+
+
+class _Header(tarfile.TarInfo):
+    """Lets no damaged header pass for the end of the archive, as tarfile does."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # the end
+                raise
+            raise tarfile.ReadError(str(error)) from None

@@ -1,0 +1,96 @@
+"""Pictures that are arrays already: a .npy of pictures, or a .npz of pictures with labels and perhaps a test split."""
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msvq.data.listing import hold_out
+from msvq.data.splits import Splits
+from msvq.data.store import Pictures
+from msvq.errors import BadInput
+
+# The names that people give to arrays, the first that is there counts.
+_TRAIN = ("images", "train_images", "x_train", "train_x", "x", "data", "arr_0")
+_TRAIN_LABELS = ("labels", "train_labels", "y_train", "train_y", "y", "targets", "arr_1")
+_TEST = ("test_images", "x_test", "test_x", "val_images", "x_val")
+_TEST_LABELS = ("test_labels", "y_test", "test_y", "val_labels", "y_val")
+
+
+def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
+    """The splits in a file of arrays. A .npy stays on disk and is mapped."""
+    try:
+        if path.suffix.lower() == ".npy":
+            arrays = {"images": np.load(path, mmap_mode="c", allow_pickle=False)}
+        else:
+            with np.load(path, allow_pickle=False) as file:
+                wanted = {*_TRAIN, *_TRAIN_LABELS, *_TEST, *_TEST_LABELS}
+                arrays = {name: file[name] for name in file.files if name.lower() in wanted}
+                if not arrays:
+                    raise BadInput(f"{path} holds no array 'images', but {', '.join(file.files) or 'nothing'}")
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        if isinstance(error, BadInput) or (isinstance(error, OSError) and error.filename):
+            raise
+        raise BadInput(f"{path} is not a file of numpy arrays, or it is damaged ({error})") from None
+    found = {name.lower(): array for name, array in arrays.items()}
+    train = _pictures(path, found, _TRAIN, _TRAIN_LABELS if use_labels else ())
+    test = _pictures(path, found, _TEST, _TEST_LABELS if use_labels else ())
+    if train is None:
+        raise BadInput(f"{path} holds no array 'images', but {', '.join(arrays)}")
+    return _split(train, test)
+
+
+def _pictures(path: Path, found: dict[str, Any], images: tuple[str, ...], labels: tuple[str, ...]) -> Pictures | None:
+    key = next((name for name in images if name in found), None)
+    if key is None:
+        return None
+    pixels = _as_pictures(path, key, found[key])
+    label_key = next((name for name in labels if name in found), None)
+    if label_key is None:
+        return Pictures(pixels, np.full(len(pixels), -1, np.int64))
+    values = np.asarray(found[label_key])
+    values = values.reshape(len(values), -1)[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.shape != pixels.shape[:1] or not np.issubdtype(values.dtype, np.integer):
+        raise BadInput(
+            f"{path}: {label_key!r} should be {len(pixels)} whole numbers, one per picture, "
+            f"not {values.dtype} {list(values.shape)}"
+        )
+    if values.size and values.min() < -1:
+        raise BadInput(f"{path}: {label_key!r} holds {values.min()}; classes count from 0, and -1 is unknown")
+    return Pictures(pixels, values.astype(np.int64))
+
+
+def _as_pictures(path: Path, key: str, array: NDArray[Any]) -> NDArray[np.uint8]:
+    if array.dtype != np.uint8:
+        raise BadInput(f"{path}: pictures are uint8 arrays, and {key!r} is {array.dtype}; scale it to 0..255 first")
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
+        array = np.moveaxis(array, 1, 3)
+    if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
+        raise BadInput(f"{path}: {key!r} should have the shape [N, H, W, 3] or [N, H, W], not {list(array.shape)}")
+    return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
+
+
+def _split(train: Pictures, test: Pictures | None) -> Splits:
+    """Labelled pictures for the bank, and a held-out tenth where there is no labelled test split."""
+    num = 1 + int(max(train.labels.max(), -1 if test is None else test.labels.max(initial=-1)))
+    names = tuple(map(str, range(num)))
+    nothing = train.part(0, 0)
+    if num < 2:
+        return Splits(train, nothing, nothing, ())
+    if test is not None and (test.labels >= 0).all():
+        known = np.flatnonzero(train.labels >= 0)
+        return Splits(train, _subset(train, known), test, names)
+    held_out = hold_out(train.labels)
+    rest = np.setdiff1d(np.arange(len(train)), held_out)
+    kept = _subset(train, rest)
+    note = f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"
+    known = np.flatnonzero(kept.labels >= 0)
+    return Splits(kept, _subset(kept, known), _subset(train, held_out), names, (note,))
+
+
+def _subset(pictures: Pictures, chosen: NDArray[np.int64]) -> Pictures:
+    return pictures if len(chosen) == len(pictures) else Pictures(pictures.take(chosen), pictures.labels[chosen])

@@ -1,0 +1,181 @@
+"""One picture from its file to uint8 [S, S, 3], or the reason why not. Worker processes load it: no torch here."""
+
+import hashlib
+import io
+import stat
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+# What a picture is known by in a folder. The content decides how it is read, so a PNG may be called .jpg.
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+EXTENSIONS |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".avif", ".jp2"}
+# Only these decoders are tried: none of them starts another program or reads another file.
+_WANTED = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "TGA", "AVIF", "JPEG2000")
+Image.init()
+FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)  # some builds of Pillow lack some
+MAX_PIXELS = 150_000_000  # decoded at once, per process: some 450 MB
+
+# How the EXIF orientation turns a picture upright.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+# What `examine` finds out about a picture.
+FACTS = np.dtype(
+    [
+        ("width", "i4"),
+        ("height", "i4"),
+        ("mode", "U8"),
+        ("format", "U8"),
+        ("content", "S20"),  # SHA-1 of the file: equal files are equal pictures
+        ("look", "u8"),  # one bit per pair of neighbours in an 8 x 9 thumbnail: near-equal pictures differ in few
+        ("thumbnail", "u1", (8, 8, 3)),
+    ]
+)
+
+
+class Unreadable(Exception):
+    """A picture that is skipped; the text is the reason, in words that follow its name."""
+
+
+def decode(picture: str | bytes, side: int) -> NDArray[np.uint8]:
+    """The picture in a file, or in bytes, upright, its centre square at [side, side, 3].
+
+    The first frame of an animation; grey, palette, CMYK and 16-bit pictures become RGB; transparency becomes white.
+    """
+    return np.asarray(_read(_content(picture), side))
+
+
+def examine(picture: str | bytes) -> NDArray[np.void]:
+    """What there is to know about a picture, as one entry of FACTS."""
+    content = _content(picture)
+    small = _read(content, 72)
+    with _opened(content) as image:
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # not `>=`: a broken file may have text here
+        size = image.size[::-1] if turned else image.size
+        return _facts(size, image.mode, image.format or "", small, content)
+
+
+def facts_of(pixels: NDArray[np.uint8]) -> NDArray[np.void]:
+    """The same about a picture that is an array [H, W, 3] already; its content is its pixels."""
+    image = Image.fromarray(pixels)
+    return _facts(image.size, image.mode, "array", _fit(image, 72), pixels.tobytes())
+
+
+def _facts(size: tuple[int, int], mode: str, kind: str, small: Image.Image, content: bytes) -> NDArray[np.void]:
+    facts = np.zeros((), FACTS)
+    facts["width"], facts["height"] = size
+    facts["mode"], facts["format"] = mode, kind
+    facts["content"] = hashlib.sha1(content, usedforsecurity=False).digest()
+    grey = np.asarray(small.convert("L").resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
+    bits = (grey[:, 1:] > grey[:, :-1]).reshape(-1)
+    facts["look"] = np.packbits(bits).view(">u8")[0]
+    facts["thumbnail"] = np.asarray(small.resize((8, 8), Image.Resampling.BOX))
+    return facts[()]
+
+
+def header_size(picture: str | bytes) -> tuple[int, int] | None:
+    """Width and height from the header alone, None where it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+            with Image.open(file, formats=FORMATS) as image:
+                return image.size
+    except Exception:
+        return None
+
+
+def _content(picture: str | bytes) -> bytes:
+    """The bytes of a file, which must be an ordinary one: a pipe would never end."""
+    if isinstance(picture, bytes):
+        return picture
+    try:
+        if not stat.S_ISREG(Path(picture).stat().st_mode):
+            raise Unreadable("is not a file")
+        content = Path(picture).read_bytes()
+    except OSError as error:
+        raise Unreadable(_trouble(error)) from None
+    if not content:
+        raise Unreadable("is empty")
+    return content
+
+
+def _trouble(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "is not there"
+    if isinstance(error, PermissionError):
+        return "may not be read: no permission"
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _opened(content: bytes) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Image.open(io.BytesIO(content), formats=FORMATS)
+    except UnidentifiedImageError:
+        raise Unreadable("is not a picture") from None
+    except Image.DecompressionBombError:
+        raise Unreadable("has too many pixels to be decoded safely") from None
+    except Exception as error:
+        raise Unreadable(f"is not a picture: {error}") from None
+
+
+def _read(content: bytes, side: int) -> Image.Image:
+    with _opened(content) as image:
+        try:
+            image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
+            if image.width * image.height > MAX_PIXELS:
+                raise Unreadable(f"has {image.width} x {image.height} pixels, too many to be decoded safely")
+            upright = _UPRIGHT.get(image.getexif().get(0x0112, 1))
+            square = _fit(_as_rgb(image), side)
+        except Unreadable:
+            raise
+        # A decoder may raise almost anything on damaged input; none of it may end a run.
+        except Exception as error:
+            cut = "truncated" in str(error) or isinstance(error, EOFError)
+            raise Unreadable("is cut short" if cut else f"is damaged: {error}") from None
+    return square if upright is None else square.transpose(upright)
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_wide(image)
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_wide(image: Image.Image) -> Image.Image:
+    """16-bit, 32-bit and floating-point grey: 0..65535 (0..255, 0..1) become 0..255."""
+    values = np.nan_to_num(np.asarray(image).astype(np.float32))
+    top = float(values.max())
+    scale = 255 / 65535 if top > 255 or image.mode.startswith("I;16") else 1.0 if top > 1 or image.mode == "I" else 255
+    grey = np.clip(np.rint(values * scale), 0, 255).astype(np.uint8)
+    return Image.fromarray(np.repeat(grey[..., None], 3, axis=2))
+
+
+def _fit(image: Image.Image, side: int) -> Image.Image:
+    """The centre square, antialiased to side x side; cropped first, so a long thin picture stays small."""
+    if image.size == (side, side):
+        image.load()
+        return image
+    short = min(image.size)
+    left, top = (image.width - short) / 2, (image.height - short) / 2
+    box = (left, top, left + short, top + short)
+    return image.resize((side, side), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)

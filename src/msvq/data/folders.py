@@ -1,0 +1,147 @@
+"""A folder of pictures, however it is arranged, as a listing."""
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msvq.data.decode import EXTENSIONS
+from msvq.data.listing import TEST_NAMES, Listing, add_note, arrange
+from msvq.errors import BadInput
+
+TRAIN_NAMES = ("train", "training")
+MORE_NAMES = ("unlabeled", "unlabelled", "extra")  # beside train/: more pictures to learn from
+
+
+@dataclass
+class Found:
+    """What a walk through folders has seen: columns, one entry per picture."""
+
+    names: list[str] = field(default_factory=list)
+    stamps: list[tuple[int, int]] = field(default_factory=list)
+    num_others: int = 0
+    unlisted: list[tuple[str, str]] = field(default_factory=list)
+
+    def select(self, chosen: Sequence[int]) -> tuple[list[str], NDArray[np.int64]]:
+        """Names and stamps of the chosen."""
+        stamps = np.array(self.stamps, np.int64).reshape(-1, 2)
+        return [self.names[i] for i in chosen], stamps[np.asarray(chosen, np.int64)]
+
+
+def walk(root: Path) -> Found:
+    """Every picture below a folder, by extension, in the order of their names. Hidden files are left out.
+
+    Links are followed; one that leads back to a folder above it is not entered twice.
+    """
+    found = Found()
+    try:
+        _walk(os.fspath(root), "", (os.path.realpath(root),), found)
+    except RecursionError:
+        raise BadInput(f"the folders in {str(root)!r} are nested too deeply; name one further down") from None
+    return found
+
+
+def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        found.unlisted.append((prefix.rstrip(os.sep) or folder, f"cannot be looked into: {error.strerror}"))
+        return
+    for entry in listed:
+        name = entry.name
+        if name.startswith(".") or name == "__MACOSX":
+            continue
+        try:
+            if entry.is_dir():
+                place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], name)
+                if place not in above:
+                    _walk(entry.path, prefix + name + os.sep, (*above, place), found)
+                continue
+            if os.path.splitext(name)[1].lower() not in EXTENSIONS:
+                found.num_others += 1
+                continue
+            status = entry.stat()
+            if not stat.S_ISREG(status.st_mode):
+                found.num_others += 1
+                continue
+            stamp = (status.st_size, status.st_mtime_ns)
+        except OSError:  # a link to nothing or to itself: reading it gives the reason
+            stamp = (-1, -1)
+        found.names.append(prefix + name)
+        found.stamps.append(stamp)
+
+
+def list_folder(root: Path, *, use_labels: bool = True) -> Listing:
+    """A folder: flat, nested, one subfolder per class, or with train/ and test/ or val/ inside."""
+    found = walk(root)
+    if not found.names:
+        others = f"; it holds {found.num_others:,} files of other kinds" if found.num_others else ""
+        raise BadInput(f"there are no pictures in {str(root)!r}{others}; name a folder of .jpg, .png ... files")
+    parts = [name.split(os.sep) for name in found.names]
+    tops = {p[0].lower(): p[0] for p in parts if len(p) > 1}
+    train_top = next((tops[name] for name in TRAIN_NAMES if name in tops), None)
+    notes: list[str] = []
+    if train_top is None:
+        kinds = _classes(parts, start=0) if use_labels else None
+        listing = _arrange(root, found, parts, range(len(parts)), [], kinds or {}, notes)
+    else:
+        tests = [tops[name] for name in TEST_NAMES if name in tops]
+        wanted = {train_top, *tests[:1], *(tops[name] for name in MORE_NAMES if name in tops)}
+        train = [i for i, p in enumerate(parts) if p[0] in wanted and p[0] not in tests and len(p) > 1]
+        test = [i for i, p in enumerate(parts) if p[0] in tests[:1] and len(p) > 1]
+        if left_out := len(parts) - len(train) - len(test):
+            places = f"{train_top}/" + (f" and {tests[0]}/" if tests else "")
+            notes.append(f"{left_out:,} pictures beside {places} are left out")
+        kinds = _classes([parts[i] for i in train if parts[i][0] == train_top], start=1) if use_labels else None
+        listing = _arrange(root, found, parts, train, test, kinds or {}, notes, top=train_top)
+    if listing.class_names:
+        listing = add_note(
+            listing, f"{len(listing.class_names)} classes, by folder; --set data.labels=none leaves them out"
+        )
+    return replace(listing, num_others=found.num_others, unlisted=tuple(found.unlisted))
+
+
+def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | None:
+    """The classes that the folders below level `start` name, or None where they name none.
+
+    Folders are classes if all pictures lie in one of at least two, with none nested deeper but for a folder that is
+    called the same in all of them (`images`), and if there are at least two pictures per class on average. A tenth
+    of the pictures may lie beside the folders: they have no label.
+    """
+    inside = [p for p in parts if len(p) > start + 1]
+    names = sorted({p[start] for p in inside})
+    flat = len({tuple(p[start + 1 : -1]) for p in inside}) == 1
+    enough = len(names) >= 2 and len(inside) >= 2 * len(names) and len(inside) >= 0.9 * len(parts)
+    return {name: label for label, name in enumerate(names)} if flat and enough else None
+
+
+def _arrange(
+    root: Path,
+    found: Found,
+    parts: Sequence[Sequence[str]],
+    train: Iterable[int],
+    test: Iterable[int],
+    kinds: dict[str, int],
+    notes: Sequence[str],
+    *,
+    top: str | None = None,
+) -> Listing:
+    level = 0 if top is None else 1
+    # What lies in unlabeled/ has no class, even if it has folders.
+    trusted = [top is None or p[0] == top or p[0].lower() in TEST_NAMES for p in parts]
+
+    def label(index: int) -> int:
+        path = parts[index]
+        return kinds.get(path[level], -1) if len(path) > level + 1 and trusted[index] else -1
+
+    chosen = [*train, *(test := list(test))]
+    names, stamps = found.select(chosen)
+    labels = np.array([label(index) for index in chosen], np.int64)
+    return arrange(
+        str(root), names, stamps, labels, num_train=len(chosen) - len(test), class_names=tuple(kinds), notes=notes
+    )

@@ -1,0 +1,182 @@
+"""What a look at all pictures tells before training: what they are, which are copies, and what batch suits them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msvq.data.decode import FACTS, facts_of
+from msvq.data.hub import HubPictures
+from msvq.data.listing import Listing
+from msvq.data.packing import pieces
+from msvq.data.splits import Splits
+from msvq.data.workers import Workers
+from msvq.display import Display
+
+# Almost equal pictures differ in few bits of `look`, and little in their thumbnails: by eye, 99 of 100 such pairs of
+# CIFAR-10 are one picture saved twice. Where a thumbnail has little contrast, `look` is noise, and the thumbnails must
+# agree the better: flat pictures of two colours are two pictures.
+BAND = 8  # bits; 8 bands: two looks that differ in 7 bits have one band in common
+MOST_BITS = 8 - 1
+MOST_DIFFERENCE = 10.0  # of 255, on average over the thumbnail
+FLAT_DIFFERENCE, PER_CONTRAST = 2.0, 0.3  # at most the first plus so much of the contrast (a standard deviation)
+WINDOW = 512  # a picture is compared with so many others per band at most
+
+Pairs = NDArray[np.int64]  # [2, N]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All pictures that there are, and what is known of those that can be read."""
+
+    names: Sequence[str]
+    labels: NDArray[np.int64]  # -1 where unknown
+    num_train: int  # the rest are test pictures
+    readable: NDArray[np.int64]  # positions of the pictures that can be read
+    facts: NDArray[Any]  # FACTS, of those
+    unreadable: tuple[tuple[int, str], ...] = ()  # position and reason
+
+    @property
+    def is_train(self) -> NDArray[np.bool_]:
+        """Of the readable ones."""
+        return self.readable < self.num_train
+
+
+def inspect_pictures(found: Listing | HubPictures | Splits, num_workers: int | None, display: Display) -> Inspection:
+    """Look at every picture once."""
+    if isinstance(found, Splits):
+        return _inspect_arrays(found, display)
+    rows, unreadable = [np.zeros(0, FACTS)], []
+    workers, start = Workers(num_workers), 0
+    try:
+        with display.task("looking at the pictures", len(found)) as advance:
+            for result in workers.map("examine", pieces(found, range(len(found)))):
+                unreadable += [(start + index, reason) for index, reason in sorted(result.reasons.items())]
+                rows.append(np.delete(result.rows, list(result.reasons)))
+                start += len(result.rows)
+                advance(len(result.rows))
+    finally:
+        workers.close()
+    readable = np.setdiff1d(np.arange(len(found)), [index for index, _ in unreadable]).astype(np.int64)
+    return Inspection(found.names, found.labels, found.num_train, readable, np.concatenate(rows), tuple(unreadable))
+
+
+def _inspect_arrays(splits: Splits, display: Display) -> Inspection:
+    num_train, num_test = len(splits.train), len(splits.test)
+    facts = np.zeros(num_train + num_test, FACTS)
+    place = 0
+    with display.task("looking at the pictures", len(facts)) as advance:
+        for part in (splits.train, splits.test):
+            for images in part.in_order(256):
+                for pixels in images:
+                    facts[place] = facts_of(pixels)
+                    place += 1
+                advance(len(images))
+    names = [f"train {i}" for i in range(num_train)] + [f"test {i}" for i in range(num_test)]
+    labels = np.concatenate([splits.train.labels, splits.test.labels])
+    return Inspection(names, labels, num_train, np.arange(len(facts)), facts)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Pictures (positions among the readable) beside the first training picture that they equal."""
+
+    exact: Pairs  # equal content
+    near: Pairs  # almost equal, and not exact
+
+    @property
+    def num(self) -> int:
+        """How many pictures are copies of either kind."""
+        return len(self.exact[0]) + len(self.near[0])
+
+
+def find_copies(facts: NDArray[Any], is_train: NDArray[np.bool_]) -> tuple[Copies, Copies]:
+    """Training pictures that repeat an earlier one, and test pictures that are also in train."""
+    place = np.arange(len(facts))
+    _, content = np.unique(facts["content"], return_inverse=True)
+    same = _first_train(content, is_train, np.zeros((2, 0), np.int64))
+    # Pictures with one look and one thumbnail become one, or a thousand blank ones would make a million pairs.
+    look, thumbnails = np.ascontiguousarray(facts["look"]), facts["thumbnail"]
+    whole = np.concatenate([look.view(np.uint8).reshape(-1, 8), thumbnails.reshape(-1, 192)], axis=1)
+    _, first, kind = np.unique(whole.view("V200")[:, 0], return_index=True, return_inverse=True)
+    pairs = near_pairs(look[first], thumbnails[first])
+    alike = _first_train(kind, is_train, pairs)
+    before = np.where(is_train, place, len(facts))
+    is_copy, exact = same < before, np.stack([place, same])
+    near_only, near = (alike < before) & ~is_copy, np.stack([place, alike])
+    return (
+        Copies(exact[:, is_train & is_copy], near[:, is_train & near_only]),
+        Copies(exact[:, ~is_train & is_copy], near[:, ~is_train & near_only]),
+    )
+
+
+def _first_train(kind: NDArray[np.int64], is_train: NDArray[np.bool_], pairs: Pairs) -> NDArray[np.int64]:
+    """For each picture, the first training picture of its kind or of a kind that its own is paired with."""
+    first = np.full(kind.max(initial=-1) + 1, len(kind))
+    np.minimum.at(first, kind[is_train], np.flatnonzero(is_train))
+    reached = first.copy()
+    np.minimum.at(reached, pairs[0], first[pairs[1]])
+    np.minimum.at(reached, pairs[1], first[pairs[0]])
+    return reached[kind]
+
+
+def near_pairs(look: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs:
+    """Pairs of pictures that are almost equal.
+
+    Two that differ in few bits agree in one band of them, and their thumbnails are about as bright: in the order of
+    band, then brightness, they stand close together. Each is compared with those that follow until the band ends or
+    the brightness differs too much, and with WINDOW at most: the time grows with the number of pictures, whatever
+    they show.
+    """
+    flat = thumbnails.reshape(len(thumbnails), 192)
+    brightness = flat.mean(axis=1)
+    found = [np.zeros((2, 0), np.int64)]
+    for shift in range(0, 64, BAND):
+        band = (look >> np.uint64(shift)) & np.uint64(2**BAND - 1)
+        key = band.astype(np.float64) * 1000 + brightness  # bands are further apart than any brightness
+        order = np.argsort(key)
+        key, ordered = key[order], look[order]
+        at = np.arange(len(order))
+        for step in range(1, WINDOW + 1):
+            at = at[at + step < len(order)]
+            at = at[key[at + step] - key[at] <= MOST_DIFFERENCE]
+            if not len(at):
+                break
+            close = at[_at_most(ordered[at] ^ ordered[at + step], MOST_BITS)]
+            pair = np.stack([order[close], order[close + step]])
+            found.append(pair[:, _alike(flat, pair)])
+    return np.unique(np.sort(np.concatenate(found, axis=1), axis=0), axis=1)
+
+
+def _at_most(bits: NDArray[np.uint64], most: int) -> NDArray[np.bool_]:
+    """Whether at most so many bits are set: each round clears the lowest one."""
+    for _ in range(most):
+        bits = bits & (np.maximum(bits, 1) - np.uint64(1))
+    none_left: NDArray[np.bool_] = bits == 0
+    return none_left
+
+
+def _alike(flat: NDArray[np.uint8], pairs: Pairs) -> NDArray[np.bool_]:
+    """Whether the thumbnails of each pair differ little, measured against the lesser contrast of the two."""
+    one, other = (flat[pairs[side]].reshape(-1, 64, 3).astype(np.float32) for side in (0, 1))
+    difference = np.abs(one - other).mean(axis=(1, 2))
+    contrast = np.minimum(one.std(axis=1).mean(axis=1), other.std(axis=1).mean(axis=1))
+    alike: NDArray[np.bool_] = difference <= np.minimum(MOST_DIFFERENCE, FLAT_DIFFERENCE + PER_CONTRAST * contrast)
+    return alike
+
+
+def fit_to_count(num_pictures: int, batch_size: int, queue_size: int, bn_splits: int) -> tuple[int, int]:
+    """A batch and a queue for so many pictures: as given where they fit, else smaller.
+
+    An epoch should have four batches, and a queue should not hold more than half of the pictures.
+    """
+    batch = batch_size
+    if batch > num_pictures // 4:
+        most = num_pictures if num_pictures < 32 else max(8, num_pictures // 4)
+        batch = 1 << (max(2, min(batch_size, most)).bit_length() - 1)
+        batch -= batch % bn_splits if batch > bn_splits else 0
+    most = max(batch, num_pictures // 2)
+    queue = queue_size if queue_size <= most else most // batch * batch
+    return batch, queue

@@ -1,0 +1,91 @@
+"""A text or CSV file that lists pictures, as a listing."""
+
+import csv
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from msvq.data.listing import TEST_NAMES, Listing, arrange
+from msvq.errors import BadInput
+
+# Columns of a CSV list by name, in any order; without a header: file, label.
+_COLUMNS = {
+    "file": ("file", "path", "filename", "filepath", "file_name", "image", "picture", "name"),
+    "label": ("label", "class", "target", "category"),
+    "split": ("split", "set", "subset"),
+}
+
+
+def list_file(path: Path, *, use_labels: bool = True) -> Listing:
+    """A list of files: a .txt with a file per line and perhaps a tab and its label, or a .csv with a header.
+
+    Relative names start at the list's own folder. A split column says train or test (or val).
+    """
+    rows = list(_rows(path))
+    if not rows:
+        raise BadInput(f"the list {str(path)!r} is empty; it needs a file name per line")
+    root = os.path.abspath(path.parent)
+    names = [row[0] for row in rows]
+    stamps = np.array([_stamp(os.path.join(root, name)) for name in names], np.int64).reshape(-1, 2)
+    words = sorted({row[1] for row in rows if row[1]}, key=lambda word: (not word.isdigit(), word.zfill(20), word))
+    kinds = {word: label for label, word in enumerate(words)} if use_labels and len(words) > 1 else {}
+    labels = np.array([kinds.get(row[1], -1) for row in rows], np.int64)
+    is_test = np.array([row[2] in TEST_NAMES for row in rows])
+    order = np.argsort(is_test, kind="stable")
+    return arrange(
+        root,
+        [names[i] for i in order],
+        stamps[order],
+        labels[order],
+        num_train=int((~is_test).sum()),
+        class_names=tuple(kinds),
+    )
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
+    """File, label and split of each line; the last two may be empty."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        if path.suffix.lower() in (".csv", ".tsv"):
+            yield from _csv_rows(path, csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
+            return
+        for line in file:
+            name, _, label = line.rstrip("\r\n").partition("\t")
+            if not name.strip() or name.startswith("#"):
+                continue
+            if not label and not (path.parent / name).exists():  # "picture.jpg 3", if that is what it is
+                first, _, last = name.rpartition(" ")
+                if first and (path.parent / first).exists():
+                    name, label = first, last
+            yield name, label.strip(), ""
+
+
+def _csv_rows(path: Path, rows: Iterator[list[str]]) -> Iterator[tuple[str, str, str]]:
+    try:
+        first = next(rows, [])
+        titles = [title.strip().lower() for title in first]
+        places = {
+            key: next((i for i, title in enumerate(titles) if title in known), None) for key, known in _COLUMNS.items()
+        }
+        if places["file"] is None:
+            places = {"file": 0, "label": 1, "split": 2}
+            if first and first[0]:
+                yield _cell(first, 0), _cell(first, 1), _cell(first, 2).lower()
+        for row in rows:
+            if row and _cell(row, places["file"]):
+                yield _cell(row, places["file"]), _cell(row, places["label"]), _cell(row, places["split"]).lower()
+    except csv.Error as error:
+        raise BadInput(f"the list {str(path)!r} is not valid CSV: {error}") from None
+
+
+def _cell(row: list[str], index: int | None) -> str:
+    return row[index].strip() if index is not None and index < len(row) else ""

@@ -1,0 +1,254 @@
+"""Decode a folder once, on all cores, into one memory-mapped file; find it again as long as nothing has changed."""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, overload
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from msvq.data.places import packs
+from msvq.data.workers import Task, Workers
+from msvq.display import Advance, Display
+from msvq.errors import BadInput
+
+RULES = 1  # part of a pack's key: raised when `decode` makes other pixels of the same file
+
+
+class Items(Protocol):
+    """Pictures to pack, in the order of the store."""
+
+    @property
+    def root(self) -> str:
+        """What they belong to: packs of the same root replace each other."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What a person calls each."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> str | bytes:
+        """The picture's file, or its content."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes when a picture does."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The readable pictures of some items. `images` is None if they were only checked, for streaming."""
+
+    images: NDArray[np.uint8] | None  # [M, S, S, 3], mapped
+    kept: NDArray[np.int64]  # [M]: their positions among the items
+    names: "Names"
+    skipped: tuple[tuple[str, str], ...]  # name and reason
+    digest: str  # of the pixels, or of the files where they were only checked
+
+
+class Names(Sequence[str]):
+    """Names of many pictures, mapped from disk: they cost no memory until one is asked for."""
+
+    def __init__(self, blob: NDArray[np.uint8], bounds: NDArray[np.int64]) -> None:
+        self.blob, self.bounds = blob, bounds  # name i is blob[bounds[i]:bounds[i + 1]]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def part(self, start: int, stop: int | None) -> "Names":
+        """A stretch of them, still on disk."""
+        first, last, _ = slice(start, stop).indices(len(self))
+        return Names(self.blob, self.bounds[first : last + 1])
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        return os.fsdecode(self.blob[self.bounds[place] : self.bounds[place + 1]].tobytes())
+
+
+def open_pack(
+    items: Items, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
+) -> Pack:
+    """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
+    key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
+    place = packs() / f"{hashlib.sha256(os.fsencode(items.root)).hexdigest()[:16]}-{side}"
+    pack = _load(place / key, side, pixels)
+    if pack is None:
+        place.mkdir(parents=True, exist_ok=True)
+        with _locked(place / ".lock", display):
+            pack = _load(place / key, side, pixels)  # another run may have made it meanwhile
+            if pack is None:
+                _make(items, place, key, side, pixels, max_skipped, num_workers, display)
+                pack = _load(place / key, side, pixels)
+    assert pack is not None
+    check_skipped(len(pack.skipped), len(items), max_skipped, Counter(reason for _, reason in pack.skipped))
+    return pack
+
+
+def pack_bytes(num: int, side: int) -> int:
+    """The size of a pack's pixels on disk."""
+    return num * side * side * 3
+
+
+def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str]) -> None:
+    """Raise if more pictures cannot be read than the settings allow."""
+    if num > max_skipped * total or num == total:
+        kinds: Counter[str] = Counter()
+        for reason, count in reasons.items():
+            kinds[reason.partition(":")[0]] += count
+        why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
+        raise BadInput(
+            f"{num:,} of {total:,} pictures cannot be read ({why}), more than data.max_skipped = {max_skipped:g} "
+            f"allows; 'msvq doctor' lists them, --set data.max_skipped=... allows more"
+        )
+
+
+def _locked(path: Path, display: Display) -> FileLock:
+    """The lock, waited for if another process has it; the system frees a dead process's."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        display.note("another run is packing these pictures; waiting for it")
+        lock.acquire()
+    return lock
+
+
+def _load(folder: Path, side: int, pixels: bool) -> Pack | None:
+    """The pack, or None if it is not there, not whole, or has no pixels although they are wanted."""
+    try:
+        card = json.loads((folder / "pack.json").read_text(encoding="utf-8"))
+        kept = np.load(folder / "kept.npy", mmap_mode="r", allow_pickle=False)
+        bounds = np.load(folder / "bounds.npy", mmap_mode="r", allow_pickle=False)
+        blob = np.memmap(folder / "names.bin", np.uint8, "r")
+        if not len(kept) == len(bounds) - 1 == card["pictures"] or len(blob) != bounds[-1]:
+            return None
+        images = None
+        if pixels:
+            if (folder / "images.u8").stat().st_size != pack_bytes(len(kept), side):
+                return None
+            # Copy-on-write, because torch wants arrays that could be written to; nothing ever is.
+            images = np.memmap(folder / "images.u8", np.uint8, "c", shape=(len(kept), side, side, 3))
+        skipped = tuple((os.fsdecode(bytes.fromhex(name)), reason) for name, reason in card["skipped"])
+        return Pack(images, kept, Names(blob, bounds), skipped, card["digest"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def _make(
+    items: Items,
+    place: Path,
+    key: str,
+    side: int,
+    pixels: bool,
+    max_skipped: float,
+    num_workers: int | None,
+    display: Display,
+) -> None:
+    """Write the pack beside its place, then move it there. The lock is held: any other unfinished one is dead."""
+    for stale in place.glob(".*.tmp"):
+        shutil.rmtree(stale, ignore_errors=True)
+    needed = pack_bytes(len(items), side) if pixels else 0
+    if (free := shutil.disk_usage(place).free) < needed:
+        raise BadInput(_full(place, needed, free))
+    temporary = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=place))
+    try:
+        with (
+            (temporary / "images.u8").open("wb") as file,
+            display.task("packing pictures" if pixels else "checking pictures", len(items)) as advance,
+        ):
+            card, kept = _decode_all(items, file, side, pixels, max_skipped, num_workers, advance)
+            file.flush()
+            os.fsync(file.fileno())
+        if not pixels:
+            (temporary / "images.u8").unlink()
+        encoded = [os.fsencode(items.names[i]) for i in kept]
+        np.save(temporary / "kept.npy", kept)
+        np.save(temporary / "bounds.npy", np.cumsum([0, *map(len, encoded)]))
+        (temporary / "names.bin").write_bytes(b"".join(encoded))
+        (temporary / "pack.json").write_text(json.dumps({**card, "root": _shown(items.root), "side": side}))
+        shutil.rmtree(place / key, ignore_errors=True)  # one without pixels, or a damaged one
+        temporary.rename(place / key)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BadInput(_full(place, needed, shutil.disk_usage(place).free)) from None
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for older in place.iterdir():
+        if older.is_dir() and older.name != key:  # of the same root: it has changed since
+            shutil.rmtree(older, ignore_errors=True)
+
+
+def _decode_all(
+    items: Items,
+    file: BinaryIO,
+    side: int,
+    pixels: bool,
+    max_skipped: float,
+    num_workers: int | None,
+    advance: Advance,
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    skipped: list[tuple[str, str]] = []
+    reasons: Counter[str] = Counter()
+    kept: list[int] = []
+    digest = hashlib.sha256(b"" if pixels else items.fingerprint().encode())
+    workers = Workers(num_workers)
+    try:
+        task: Task = "decode" if pixels else "check"
+        start = 0
+        for result in workers.map(task, pieces(items, range(len(items))), side=side):
+            good = [i for i in range(len(result.rows)) if i not in result.reasons]
+            for index, reason in result.reasons.items():
+                skipped.append((os.fsencode(items.names[start + index]).hex(), reason))
+                reasons[reason] += 1
+            if len(skipped) > max_skipped * len(items):
+                check_skipped(len(skipped), start + len(result.rows), 0.0, reasons)
+            if pixels:
+                rows = np.ascontiguousarray(result.rows if len(good) == len(result.rows) else result.rows[good])
+                file.write(rows.data)
+                digest.update(rows.data)
+            kept.extend(start + i for i in good)
+            start += len(result.rows)
+            advance(len(result.rows))
+    finally:
+        workers.close()
+    if not kept:
+        check_skipped(len(skipped), len(items), max_skipped, reasons)
+    card = {"pictures": len(kept), "skipped": skipped, "digest": digest.hexdigest()[:32]}
+    return card, np.array(kept, np.int64)
+
+
+def pieces(items: Items, order: Sequence[int] | NDArray[np.int64], num: int = 32) -> Iterator[list[str | bytes]]:
+    """The items in portions for a worker."""
+    for start in range(0, len(order), num):
+        yield [items[int(i)] for i in order[start : start + num]]
+
+
+def _full(place: Path, needed: int, free: int) -> str:
+    return (
+        f"the disk of {str(place)!r} has {free / 1e9:.1f} GB left and the pictures need {needed / 1e9:.1f} GB; "
+        f"free some, point MSVQ_HOME at another disk, or decode while training with --set data.mode=stream"
+    )
+
+
+def _shown(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

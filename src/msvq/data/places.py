@@ -1,0 +1,21 @@
+"""Where msvq keeps what it downloads and packs."""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """`$MSVQ_HOME`, or `msvq` in the user's cache folder."""
+    if chosen := os.environ.get("MSVQ_HOME"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msvq"
+
+
+def downloads() -> Path:
+    """Where official data sets are looked for when no --data-root is given."""
+    return home() / "datasets"
+
+
+def packs() -> Path:
+    """Where decoded folders are kept."""
+    return home() / "packed"

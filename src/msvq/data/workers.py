@@ -1,0 +1,169 @@
+"""Processes that decode pictures: for packing, for streaming, for a look at what a folder holds.
+
+They are plain child processes with a pipe, not `multiprocessing`: nothing of the caller's script is run again in them,
+and nothing of its threads is copied. A picture that kills its process is skipped like any other bad picture.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from msvq.data.decode import FACTS, Unreadable, decode, examine
+
+Task = Literal["decode", "check", "examine"]
+
+
+class Result(NamedTuple):
+    """One row per picture that was asked for, and why the rows of some are empty."""
+
+    rows: NDArray[Any]
+    reasons: dict[int, str]
+
+
+def perform(task: Task, pictures: Sequence[str | bytes], side: int) -> Result:
+    """Do a task on files or bytes, in this process. Rows: pixels, or nothing for `check`, or FACTS for `examine`."""
+    reasons: dict[int, str] = {}
+    rows = _empty(task, len(pictures), side)
+    for index, picture in enumerate(pictures):
+        try:
+            if task == "examine":
+                rows[index] = examine(picture)
+            else:
+                pixels = decode(picture, side)
+                if task == "decode":
+                    rows[index] = pixels
+        except Unreadable as error:
+            reasons[index] = str(error)
+        except MemoryError:
+            reasons[index] = "needs more memory than there is"
+    return Result(rows, reasons)
+
+
+def _empty(task: Task, num: int, side: int) -> NDArray[Any]:
+    if task == "examine":
+        return np.zeros(num, FACTS)
+    return np.zeros((num, side, side, 3) if task == "decode" else (num, 0), np.uint8)
+
+
+class Workers:
+    """A pool that keeps the order of what it is asked. The processes start when first needed, and end with it."""
+
+    def __init__(self, num: int | None = None) -> None:
+        self.num = num or available_cores()
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(self.num, thread_name_prefix="msvq-decode")
+        self._started: list[_Worker] = []
+        self._stop = weakref.finalize(self, _stop, self._started, self._threads)
+
+    def map(
+        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int = 0, ahead: int | None = None
+    ) -> Iterator[Result]:
+        """The results of the chunks, in order; `ahead` chunks are worked on before they are asked for."""
+        waiting: deque[Future[Result]] = deque()
+        room = ahead or 2 * self.num
+        try:
+            for chunk in chunks:
+                if len(waiting) >= room:
+                    yield waiting.popleft().result()
+                waiting.append(self._threads.submit(self._perform, task, chunk, side))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the processes."""
+        self._stop()
+
+    def _perform(self, task: Task, pictures: Sequence[str | bytes], side: int) -> Result:
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            worker = _Worker()
+            self._started.append(worker)
+        result = worker.ask(task, pictures, side)
+        if result is not None:
+            self._idle.put(worker)
+            return result
+        self._started.remove(worker)
+        if len(pictures) == 1:
+            return Result(_empty(task, 1, side), {0: "ended the process that was reading it"})
+        # One of them killed the process: find out which.
+        parts = [self._perform(task, [picture], side) for picture in pictures]
+        reasons = {index: part.reasons[0] for index, part in enumerate(parts) if part.reasons}
+        return Result(np.concatenate([part.rows for part in parts]), reasons)
+
+
+def available_cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Worker:
+    """One child process, asked by one thread at a time."""
+
+    def __init__(self) -> None:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from msvq.data.workers import serve; serve()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **_QUIET}
+        )
+
+    def ask(self, task: Task, pictures: Sequence[str | bytes], side: int) -> Result | None:
+        """The result, or None if the process died."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            pickle.dump((task, list(pictures), side), self.process.stdin, protocol=5)
+            self.process.stdin.flush()
+            result: Result = pickle.load(self.process.stdout)  # of our own process
+        except (OSError, EOFError, pickle.UnpicklingError):
+            self.end()
+            return None
+        return result
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            try:
+                assert pipe is not None
+                pipe.close()
+            except OSError:  # what was still to be written to a dead process
+                pass
+
+
+_QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _stop(workers: list[_Worker], threads: ThreadPoolExecutor) -> None:
+    threads.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.end()
+
+
+def serve() -> None:
+    """A worker process: answer until the pipe closes, which it does when the parent ends in whatever way."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit, after the size at which it decodes is known
+    source: BinaryIO = os.fdopen(os.dup(0), "rb")
+    answers: BinaryIO = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints does not mix with the answers
+    while True:
+        try:
+            task, pictures, side = pickle.load(source)
+        except EOFError:
+            return
+        pickle.dump(perform(task, pictures, side), answers, protocol=5)
+        answers.flush()

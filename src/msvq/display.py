@@ -1,0 +1,45 @@
+"""A bar for work that takes more than a moment, where there is a terminal; a plain line elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PATIENCE = 2.0  # seconds after which work without a terminal is worth a line
+
+Advance = Callable[[int], None]
+
+
+class Display:
+    """Shows how far a piece of work is."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(quiet=True)
+
+    def note(self, sentence: str) -> None:
+        """Print a sentence."""
+        self.console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+
+    @contextmanager
+    def task(self, description: str, total: int, *, in_bytes: bool = False) -> Iterator[Advance]:
+        """Yield a function that moves the bar on by so many items (or bytes)."""
+        if not self.console.is_terminal:
+            started, said = time.monotonic(), False
+
+            def wait(num: int) -> None:
+                nonlocal said
+                if not said and time.monotonic() - started > PATIENCE:
+                    said = True
+                    self.note(f"{description} ...")
+
+            yield wait
+            if said:
+                self.note(f"{description}: done in {time.monotonic() - started:.0f} s")
+            return
+        counted = DownloadColumn() if in_bytes else MofNCompleteColumn()
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), counted, TimeRemainingColumn())
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task(description, total=total or None)
+            yield lambda num: bar.advance(task, num)

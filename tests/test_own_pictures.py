@@ -1,0 +1,299 @@
+"""People's own pictures, from the command line: every layout trains, and every mistake gets one sentence."""
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from safetensors.numpy import load_file
+
+import msvq
+from msvq.cli import main
+from msvq.train.trainer import Trainer
+
+SMALL = ["backbone.width=2", "method.hidden_dim=8", "data.workers=1", "train.warmup_epochs=0"]
+FAST = ["--epochs", "1", *(word for setting in SMALL for word in ("--set", setting))]
+
+
+def save(path: Path, seed: int, size: tuple[int, int] = (40, 30)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(256, size=(size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def msvq_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command; code, output and error output."""
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(a) for a in arguments])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+Says = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A flat folder of 60 pictures and two that are none."""
+    for i in range(60):
+        save(tmp_path / "photos" / f"holiday {i:02}.png", i)
+    (tmp_path / "photos" / "empty.jpg").touch()
+    (tmp_path / "photos" / "letter\n.jpg").write_text("dear")
+    return tmp_path / "photos"
+
+
+def test_a_flat_folder_trains_and_reports_health(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, said, err = msvq_says("pretrain", "--data", photos, "--out", out, *FAST)
+    assert code == 0, err
+    assert "note: 2 of 62 pictures cannot be read and are left out; skipped.csv says which and why" in said
+    assert "60 pictures: train.batch_size is 8 instead of 256" in said
+    assert "note: no labels, so no accuracy" in said
+    assert "rank" in said
+    assert "kNN" not in said
+    with (out / "skipped.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["file", "reason"],
+            ["empty.jpg", "is empty"],
+            ["letter\n.jpg", "is not a picture"],
+        ]
+    run = msvq.load(out)
+    measured = [line for line in run.metrics() if line["kind"] == "eval"]
+    assert [set(line) for line in measured] == [{"kind", "step", "epoch", "feature_std", "rank"}] * 2
+    assert run.config.data.source == str(photos)
+    assert (run.config.data.size, run.config.data.test_size, run.config.backbone.stem) == (32, 32, "small")
+    page = (out / "report.html").read_text()
+    assert "Do the features tell pictures apart?" in page
+    assert "2 pictures could not be read" in page
+    assert "Nearest neighbours</h2>" in page
+    # The complete settings repeat the run.
+    assert msvq_says("pretrain", "--recipe", out / "config.yaml", "--out", tmp_path / "again")[0] == 0
+    first, second = (load_file(path / "encoder.safetensors") for path in (out, tmp_path / "again"))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_class_folders_are_labels_and_a_tenth_is_held_out(msvq_says: Says, tmp_path: Path) -> None:
+    for i in range(60):
+        save(tmp_path / "pets" / ("cat", "dog")[i % 2] / f"{i}.jpg", i, (100, 90))
+    code, said, err = msvq_says("pretrain", "--data", tmp_path / "pets", "--out", tmp_path / "run", *FAST)
+    assert code == 0, err
+    assert "note: no labelled test pictures: 6 of the labelled pictures are held out to judge by" in said
+    assert "note: 2 classes, by folder; --set data.labels=none leaves them out" in said
+    assert "MSVQ on pets: 54 pictures" in said
+    run = msvq.load(tmp_path / "run")
+    assert any("knn_top1" in line for line in run.metrics())
+    assert (run.config.data.size, run.config.data.test_size, run.config.backbone.stem) == (64, 96, "small-pool")
+    none = msvq_says(
+        "pretrain", "--data", tmp_path / "pets", "--out", tmp_path / "r2", *FAST, "--set", "data.labels=none"
+    )
+    assert "MSVQ on pets: 60 pictures" in none[1]
+    assert "kNN" not in none[1]
+
+
+def test_the_supervised_row_needs_labels(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    code, _, err = msvq_says(
+        "pretrain", "--data", photos, "--out", tmp_path / "x", "--method", "supervised", "--set", "backbone.width=2"
+    )
+    assert code == 2
+    assert "supervised" in err
+    assert "label" in err
+    assert not (tmp_path / "x").exists()
+
+
+def encoder(out: Path) -> dict[str, Any]:
+    return dict(load_file(out / "encoder.safetensors"))
+
+
+def test_stream_and_store_are_the_same_to_the_bit(
+    msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, stream, resumed = tmp_path / "store", tmp_path / "stream", tmp_path / "resumed"
+    words = ["pretrain", "--data", photos, *FAST, "--epochs", "2"]
+    assert msvq_says(*words, "--out", store)[0] == 0
+    streaming = [*words, "--set", "data.mode=stream"]
+    assert msvq_says(*streaming, "--out", stream)[0] == 0
+    assert (stream / "skipped.csv").read_text() == (store / "skipped.csv").read_text()
+
+    def untimed(out: Path) -> list[dict[str, Any]]:
+        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in msvq.load(out).metrics()]
+
+    assert untimed(stream) == untimed(store)
+    assert all(np.array_equal(value, encoder(store)[name]) for name, value in encoder(stream).items())
+
+    train_step = Trainer.train_step
+
+    def interrupted(self: Trainer, *arguments: Any) -> Any:
+        if self.step == 10:
+            raise KeyboardInterrupt
+        return train_step(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", interrupted)
+        assert msvq_says(*streaming, "--out", resumed)[0] == 130
+    assert msvq_says("pretrain", "--resume", "--out", resumed)[0] == 0
+    assert all(np.array_equal(value, encoder(store)[name]) for name, value in encoder(resumed).items())
+
+
+def test_a_picture_that_vanishes_while_streaming_is_replaced(
+    msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_step = Trainer.train_step
+
+    def remove_one(self: Trainer, *arguments: Any) -> Any:
+        (photos / "holiday 07.png").unlink(missing_ok=True)
+        return train_step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "train_step", remove_one)
+    out = tmp_path / "run"
+    code, said, err = msvq_says(
+        "pretrain", "--data", photos, "--out", out, *FAST, "--epochs", "3", "--set", "data.mode=stream"
+    )
+    assert code == 0, err
+    assert said.count("note: holiday 07.png is not there; another picture takes its place") == 1
+    assert "holiday 07.png,is not there\n" in (out / "skipped.csv").read_text()
+
+
+def test_too_many_bad_pictures_stop_before_training(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    for i in range(8):
+        (photos / f"bad{i}.jpg").write_text("no picture")
+    for mode in ("store", "stream"):
+        code, _, err = msvq_says(
+            "pretrain", "--data", photos, "--out", tmp_path / "run", *FAST, "--set", f"data.mode={mode}"
+        )
+        assert code == 2
+        assert "pictures cannot be read" in err
+        assert "data.max_skipped" in err
+        assert err.count("\n") == 1
+        assert not (tmp_path / "run").exists()
+        assert not [p for p in (tmp_path / "home").rglob("*") if p.is_file() and p.name != ".lock"]
+    code, _, err = msvq_says(
+        "pretrain", "--data", photos, "--out", tmp_path / "run", *FAST, "--set", "data.max_skipped=0.2"
+    )
+    assert code == 0, err
+
+
+def test_a_run_whose_pictures_changed_is_not_continued(
+    msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert msvq_says("pretrain", "--data", photos, "--out", out, *FAST)[0] == 130
+    save(photos / "one more.png", 99)
+    code, _, err = msvq_says("pretrain", "--out", out, "--resume")
+    assert code == 2
+    assert "have changed since the run began" in err
+    (photos / "one more.png").unlink()
+    assert msvq_says("pretrain", "--out", out, "--resume")[0] == 0
+
+
+def test_lists_and_arrays_train(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in photos.glob("holiday*"))
+    (photos / "list.csv").write_text(
+        "file,label,split\n" + "".join(f"{n},{i % 3},{'test' if i < 12 else 'train'}\n" for i, n in enumerate(names))
+    )
+    code, said, err = msvq_says("pretrain", "--data", photos / "list.csv", "--out", tmp_path / "csv", *FAST)
+    assert code == 0, err
+    assert "MSVQ on list: 48 pictures" in said
+    assert any("knn_top1" in line for line in msvq.load(tmp_path / "csv").metrics())
+    rng = np.random.default_rng(0)
+    images = rng.integers(256, size=(50, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "digits.npz", images=images, labels=np.arange(50) % 5)
+    code, said, err = msvq_says("pretrain", "--data", tmp_path / "digits.npz", "--out", tmp_path / "npz", *FAST)
+    assert code == 0, err
+    assert "MSVQ on digits: 45 pictures" in said
+    np.save(tmp_path / "raw.npy", np.repeat(images[..., None], 3, axis=3))
+    code, said, err = msvq_says("pretrain", "--data", tmp_path / "raw.npy", "--out", tmp_path / "npy", *FAST)
+    assert code == 0, err
+    assert "MSVQ on raw: 50 pictures" in said
+
+
+def test_embedding_a_messy_folder_names_what_it_skips(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    assert msvq_says("pretrain", "--data", photos, "--out", tmp_path / "run", *FAST)[0] == 0
+    run = msvq.load(tmp_path / "run")
+    odd = os.fsdecode(b"caf\xe9.png")
+    save(photos / odd, 99)
+    embedded = run.embed_source(photos)
+    assert embedded.features.shape == (61, 16)
+    assert embedded.skipped == [("empty.jpg", "is empty"), ("letter\n.jpg", "is not a picture")]
+    assert len(embedded.names) == 61
+    assert odd in embedded.names
+    with Image.open(photos / "holiday 00.png") as image:
+        upright = np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR, box=(5, 0, 35, 30)))
+    expected = run.embed(upright)
+    np.testing.assert_allclose(
+        embedded.features[embedded.names.index("holiday 00.png")], expected[0], rtol=1e-3, atol=1e-4
+    )
+    hopeless = tmp_path / "hopeless"
+    hopeless.mkdir()
+    (hopeless / "a.jpg").touch()
+    assert run.embed_source(hopeless).features.shape == (0, 16)
+
+
+def test_asked_for_batch_and_queue_are_kept(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    more = ["--set", "train.batch_size=16", "--set", "method.queue_size=32"]
+    assert msvq_says("pretrain", "--data", photos, "--out", tmp_path / "run", *FAST, *more)[0] == 0
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["train"]["batch_size"], config["method"]["queue_size"]) == (16, 32)
+
+
+def test_datasets_lists_what_is_known_and_packed(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    code, said, _ = msvq_says("datasets")
+    assert code == 0
+    for name in ("patterns", "cifar10", "cifar100", "stl10", "tinyimagenet"):
+        assert name in said
+    assert "not there; --download" in said
+    assert "packed from" not in said
+    assert msvq_says("pretrain", "--data", photos, "--out", tmp_path / "run", *FAST)[0] == 0
+    found = json.loads(msvq_says("datasets", "--json")[1])
+    assert found["packed"][0]["source"] == str(photos)
+    assert (found["packed"][0]["pictures"], found["packed"][0]["size"]) == (60, 32)
+    assert [row["complete"] for row in found["known"]] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("nowhere/photos", "there is no file or folder"),
+        ("photo", "unknown data set 'photo'"),
+        ("EMPTY", "there are no pictures in"),
+        ("OTHERS", "it holds 1 files of other kinds"),
+        ("FILE.pdf", "is a .pdf file"),
+        ("FILE.npz", "is not a file of numpy arrays"),
+        ("FILE.txt", "is empty"),
+    ],
+)
+def test_a_source_that_is_none_gets_one_sentence(
+    msvq_says: Says, tmp_path: Path, source: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "OTHERS").mkdir()
+    (tmp_path / "OTHERS" / "letter.doc").write_text("dear")
+    for name in ("FILE.pdf", "FILE.npz", "FILE.txt"):
+        (tmp_path / name).touch()
+    code, _, err = msvq_says("pretrain", "--data", source, "--out", "run")
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_download_is_for_known_data_sets(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    code, _, err = msvq_says("pretrain", "--data", photos, "--download", "--out", tmp_path / "x")
+    assert code == 2
+    assert "--download fetches a known data set" in err
