@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
         Console(stderr=True).print(f"msvq: {sentence}", style="red", soft_wrap=True, markup=False, highlight=False)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        Console(stderr=True).print("msvq: interrupted; continue a run with --resume")
+        way_out = "; continue the run with --resume" if "pretrain" in arguments else ""
+        Console(stderr=True).print(f"msvq: interrupted{way_out}")
         sys.exit(130)
 
 

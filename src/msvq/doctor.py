@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from rich.text import Text
 
 from msvq.completion import fit_to_data
 from msvq.config import Settings, resolve
-from msvq.data.hub import HubPictures
 from msvq.data.inspection import Copies, Inspection, find_copies, inspect_pictures
-from msvq.data.listing import Listing, limit_train
+from msvq.data.listing import Listing
 from msvq.data.official import OFFICIAL
 from msvq.data.packing import pack_bytes
 from msvq.data.places import packs
-from msvq.data.sources import absolute, fitting_sizes, is_path, locate, probe_sizes
+from msvq.data.sources import Found, absolute, fitting_sizes, is_path, limited, locate, probe_sizes
 from msvq.data.splits import Splits
 from msvq.display import Display
 from msvq.findings import Finding, find
@@ -30,8 +28,6 @@ from msvq.model.backbones import resolve_stem
 
 EXAMPLES = 3  # names that are printed with a finding; the JSON has all
 EXTREME = 4  # times as long as wide
-
-Found = Listing | HubPictures | Splits
 
 
 def examine_data(
@@ -44,7 +40,7 @@ def examine_data(
     """The report on a data set as plain values, and what was found. Every picture is read once."""
     display = display or Display()
     settings = resolve(data=data, data_root=data_root, overrides=overrides)
-    found = _limited(locate(settings.data, display=display), settings.data.limit)
+    found = limited(locate(settings.data, display=display), settings.data)
     seen = inspect_pictures(found, settings.data.workers, display)
     plan = _plan(settings, found, seen, overrides)
     copies, overlap = find_copies(seen.facts, seen.is_train)
@@ -65,12 +61,6 @@ def examine_data(
         "command": _command(data, data_root, overrides),
     }
     return report, find(report)
-
-
-def _limited(found: Found, limit: int | None) -> Found:
-    if isinstance(found, Listing):
-        return limit_train(found, limit)
-    return replace(found, train=found.train.first(limit)) if isinstance(found, Splits) else found
 
 
 def _counts(found: Found, seen: Inspection) -> dict[str, Any]:
@@ -227,7 +217,7 @@ def show(report: dict[str, Any], findings: Sequence[Finding], console: Console) 
     section("Training will use", *_plan_lines(report["plan"]))
     section("Findings", *([] if findings else ["none: the data looks fine"]))
     for finding in findings:
-        head = Text("  ") + Text(finding.severity, "bold red" if finding.severity == "hurts" else "yellow")
+        head = Text("  ") + Text(f"{finding.severity:5}", "bold red" if finding.severity == "hurts" else "yellow")
         console.print(head + Text(f"  {_printable(finding.sentence, console)} [{finding.id}]"), soft_wrap=True)
         for example in finding.examples[:EXAMPLES]:
             console.print(Text(f"           {_printable(example, console)}", "dim"), soft_wrap=True)
@@ -249,7 +239,7 @@ def _count_lines(report: dict[str, Any]) -> Iterable[str]:
     labels = "none has a label" if not labelled else f"{labelled:,} with a label, {unlabelled:,} without"
     yield f"{counts['train']:,} to learn from ({labels}), {counts['test']:,} to test on"
     if counts["other_files"]:
-        yield f"{counts['other_files']:,} other files are no pictures, by their names"
+        yield f"files that are no pictures, by their names: {counts['other_files']:,}"
     yield from counts["notes"]
 
 
@@ -266,9 +256,12 @@ def _size_lines(sizes: dict[str, Any]) -> Iterable[str]:
 
 def _class_lines(classes: dict[str, Any]) -> Iterable[str]:
     low, high = classes["smallest"], classes["largest"]
+    if low["pictures"] == high["pictures"]:
+        yield f"{classes['count']:,} classes, {low['pictures']:,} training pictures in each"
+        return
     yield (
-        f"{classes['count']:,}; training pictures per class: {low['pictures']:,} at least ({low['name']}), "
-        f"{classes['median']:,.0f} in the middle, {high['pictures']:,} at most ({high['name']})"
+        f"{classes['count']:,} classes; training pictures per class: {low['pictures']:,} at least ({low['name']}), "
+        f"{classes['median']:,.0f} in the median class, {high['pictures']:,} at most ({high['name']})"
     )
 
 
@@ -276,8 +269,8 @@ def _plan_lines(plan: dict[str, Any]) -> Iterable[str]:
     yield f"crops of {plan['size']} pixels, tested at {plan['test_size']}; the network's stem is {plan['stem']!r}"
     queue = f", a queue of {plan['queue_size']:,}" if plan["queue_size"] else ""
     yield f"batches of {plan['batch_size']:,}{queue}"
-    free = f"{plan['free_bytes'] / 1e9:,.1f} GB are free"
     if plan["mode"] == "store":
-        yield f"{plan['cache_bytes'] / 1e9:,.2f} GB for packed pictures in {plan['cache_folder']}, where {free}"
+        needed, free = f"{plan['cache_bytes'] / 1e6:,.0f} MB", f"{plan['free_bytes'] / 1e9:,.1f} GB"
+        yield f"{needed} of disk for packed pictures in {plan['cache_folder']}, where {free} are free"
     elif plan["mode"] == "stream":
         yield "no disk: pictures are decoded while training (data.mode=stream)"

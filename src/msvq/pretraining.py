@@ -1,6 +1,6 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -122,6 +122,35 @@ def build_method(settings: Settings, size: int) -> Method:
         return METHODS[settings.method_name](backbone, **settings.method_options)
 
 
+def make_trainer(
+    settings: Settings,
+    data: DataSet,
+    method: Method,
+    loader: Loader,
+    *,
+    directory: Path,
+    display: TrainingDisplay,
+    monitors: Sequence[Monitor] = (),
+) -> Trainer:
+    """The loop for complete settings."""
+    augment = Augment(
+        {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields},
+        size=data.size,
+        mean=data.mean,
+        std=data.std,
+    )
+    return Trainer(
+        method,
+        loader,
+        augment,
+        settings.train,
+        directory=directory,
+        display=display,
+        precision=settings.train.precision,
+        monitors=monitors,
+    )
+
+
 def train(
     out: Path,
     settings: Settings,
@@ -139,29 +168,14 @@ def train(
         console.print("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
     if data.has_labels and settings.evaluate.knn_k > len(data.bank):
         console.print(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
-    augment = Augment(
-        {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields},
-        size=data.size,
-        mean=data.mean,
-        std=data.std,
-    )
-    display = TrainingDisplay(console, total_steps=settings.train.epochs * len(loader), epochs=settings.train.epochs)
     epochs = settings.train.epochs
     monitor: Monitor = HealthMonitor(data.train, every=settings.evaluate.every, epochs=epochs, features=features)
     if data.has_labels:
         monitor = KnnMonitor(data, settings.evaluate, epochs=epochs, features=features)
     else:
         console.print("note: no labels, so no accuracy: rank and std tell whether features collapse", highlight=False)
-    trainer = Trainer(
-        method,
-        loader,
-        augment,
-        settings.train,
-        directory=out,
-        display=display,
-        precision=precision,
-        monitors=[monitor],
-    )
+    display = TrainingDisplay(console, total_steps=epochs * len(loader), epochs=epochs)
+    trainer = make_trainer(settings, data, method, loader, directory=out, display=display, monitors=[monitor])
     if resume:
         trainer.load(load_checkpoint(out / "checkpoints"))
     console.print(

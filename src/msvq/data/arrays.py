@@ -1,6 +1,5 @@
 """Pictures that are arrays already: a .npy of pictures, or a .npz of pictures with labels and perhaps a test split."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,17 @@ _TEST_LABELS = ("test_labels", "y_test", "test_y", "val_labels", "y_val")
 def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
     """The splits in a file of arrays. A .npy stays on disk and is mapped."""
     try:
-        if path.suffix.lower() == ".npy":
-            arrays = {"images": np.load(path, mmap_mode="c", allow_pickle=False)}
+        loaded = np.load(path, mmap_mode="c", allow_pickle=False)
+        if isinstance(loaded, np.ndarray):  # the content decides, whatever it is called
+            arrays = {"images": loaded}
         else:
-            with np.load(path, allow_pickle=False) as file:
+            with loaded as file:
                 wanted = {*_TRAIN, *_TRAIN_LABELS, *_TEST, *_TEST_LABELS}
                 arrays = {name: file[name] for name in file.files if name.lower() in wanted}
                 if not arrays:
                     raise BadInput(f"{path} holds no array 'images', but {', '.join(file.files) or 'nothing'}")
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    # A damaged file raises almost anything: of zipfile, of zlib, of the parser of headers.
+    except Exception as error:
         if isinstance(error, BadInput) or (isinstance(error, OSError) and error.filename):
             raise
         raise BadInput(f"{path} is not a file of numpy arrays, or it is damaged ({error})") from None
@@ -76,20 +77,32 @@ def _as_pictures(path: Path, key: str, array: NDArray[Any]) -> NDArray[np.uint8]
 
 def _split(train: Pictures, test: Pictures | None) -> Splits:
     """Labelled pictures for the bank, and a held-out tenth where there is no labelled test split."""
-    num = 1 + int(max(train.labels.max(), -1 if test is None else test.labels.max(initial=-1)))
-    names = tuple(map(str, range(num)))
+    everything = train.labels if test is None else np.concatenate([train.labels, test.labels])
+    classes = np.unique(everything[everything >= 0])
+    train = _renumbered(train, classes)
+    test = None if test is None else _renumbered(test, classes)
+    num, names = len(classes), tuple(map(str, classes))
     nothing = train.part(0, 0)
     if num < 2:
-        return Splits(train, nothing, nothing, ())
-    if test is not None and (test.labels >= 0).all():
+        unused = f"without labels, the {len(test):,} test pictures are left out" if test is not None else ""
+        return Splits(train, nothing, nothing, (), (unused,) if unused else ())
+    if test is not None and (judged := np.flatnonzero(test.labels >= 0)).size:
         known = np.flatnonzero(train.labels >= 0)
-        return Splits(train, _subset(train, known), test, names)
+        left_out = len(test) - len(judged)
+        notes = (f"{left_out:,} test pictures without a known class are left out",) if left_out else ()
+        return Splits(train, _subset(train, known), _subset(test, judged), names, notes)
     held_out = hold_out(train.labels)
     rest = np.setdiff1d(np.arange(len(train)), held_out)
     kept = _subset(train, rest)
     note = f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"
     known = np.flatnonzero(kept.labels >= 0)
     return Splits(kept, _subset(kept, known), _subset(train, held_out), names, (note,))
+
+
+def _renumbered(pictures: Pictures, classes: NDArray[np.int64]) -> Pictures:
+    """With labels that count from 0 without gaps."""
+    labels = np.where(pictures.labels < 0, -1, np.searchsorted(classes, pictures.labels))
+    return Pictures(pictures.images, labels)
 
 
 def _subset(pictures: Pictures, chosen: NDArray[np.int64]) -> Pictures:

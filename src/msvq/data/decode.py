@@ -17,7 +17,8 @@ EXTENSIONS |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".avif", ".jp2"}
 _WANTED = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "TGA", "AVIF", "JPEG2000")
 Image.init()
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)  # some builds of Pillow lack some
-MAX_PIXELS = 150_000_000  # decoded at once, per process: some 450 MB
+MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pictures with transparency
+PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
 
 # How the EXIF orientation turns a picture upright.
 _UPRIGHT = {
@@ -61,8 +62,7 @@ def examine(picture: str | bytes) -> NDArray[np.void]:
     content = _content(picture)
     small = _read(content, 72)
     with _opened(content) as image:
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # not `>=`: a broken file may have text here
-        size = image.size[::-1] if turned else image.size
+        size = image.size[::-1] if _orientation(image) in (5, 6, 7, 8) else image.size
         return _facts(size, image.mode, image.format or "", small, content)
 
 
@@ -90,6 +90,8 @@ def header_size(picture: str | bytes) -> tuple[int, int] | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
+            if isinstance(file, str) and not Path(file).is_file():  # a pipe would be waited for
+                return None
             with Image.open(file, formats=FORMATS) as image:
                 return image.size
     except Exception:
@@ -99,13 +101,16 @@ def header_size(picture: str | bytes) -> tuple[int, int] | None:
 def _content(picture: str | bytes) -> bytes:
     """The bytes of a file, which must be an ordinary one: a pipe would never end."""
     if isinstance(picture, bytes):
-        return picture
-    try:
-        if not stat.S_ISREG(Path(picture).stat().st_mode):
-            raise Unreadable("is not a file")
-        content = Path(picture).read_bytes()
-    except OSError as error:
-        raise Unreadable(_trouble(error)) from None
+        content = picture
+    else:
+        try:
+            if not stat.S_ISREG(Path(picture).stat().st_mode):
+                raise Unreadable("is not a file")
+            content = Path(picture).read_bytes()
+        except OSError as error:
+            raise Unreadable(_trouble(error)) from None
+        except ValueError:  # no file can have such a name
+            raise Unreadable("is not there") from None
     if not content:
         raise Unreadable("is empty")
     return content
@@ -129,7 +134,7 @@ def _opened(content: bytes) -> Image.Image:
     except Image.DecompressionBombError:
         raise Unreadable("has too many pixels to be decoded safely") from None
     except Exception as error:
-        raise Unreadable(f"is not a picture: {error}") from None
+        raise Unreadable("is cut short" if _is_cut(error) else f"is not a picture: {error}") from None
 
 
 def _read(content: bytes, side: int) -> Image.Image:
@@ -138,33 +143,53 @@ def _read(content: bytes, side: int) -> Image.Image:
             image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
             if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(f"has {image.width} x {image.height} pixels, too many to be decoded safely")
-            upright = _UPRIGHT.get(image.getexif().get(0x0112, 1))
-            square = _fit(_as_rgb(image), side)
+            upright = _UPRIGHT.get(_orientation(image))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                square = _fit(_as_rgb(image, side), side)
         except Unreadable:
             raise
+        except MemoryError:
+            raise Unreadable("needs more memory than there is") from None
         # A decoder may raise almost anything on damaged input; none of it may end a run.
         except Exception as error:
-            cut = "truncated" in str(error) or isinstance(error, EOFError)
-            raise Unreadable("is cut short" if cut else f"is damaged: {error}") from None
+            raise Unreadable("is cut short" if _is_cut(error) else f"is damaged: {error}") from None
     return square if upright is None else square.transpose(upright)
 
 
-def _as_rgb(image: Image.Image) -> Image.Image:
+def _is_cut(error: Exception) -> bool:
+    return "truncated" in str(error).lower() or isinstance(error, EOFError)
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 where there is none that makes sense."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return int(image.getexif().get(0x0112, 1))
+    except Exception:  # damaged EXIF data is no reason to leave a picture out
+        return 1
+
+
+def _as_rgb(image: Image.Image, side: int) -> Image.Image:
+    factor = max(1, min(image.size) // (4 * side))  # large pictures shrink before they are converted, to save memory
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I") or image.mode == "F":
-        return _from_wide(image)
+        return _from_wide(image, factor)
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        layer = image.convert("RGBA")
+        layer = image.reduce(factor) if image.mode in ("RGBA", "LA") else image
+        layer = layer.convert("RGBA")
         white = Image.new("RGBA", layer.size, "white")
         return Image.alpha_composite(white, layer).convert("RGB")
     return image.convert("RGB")
 
 
-def _from_wide(image: Image.Image) -> Image.Image:
+def _from_wide(image: Image.Image, factor: int) -> Image.Image:
     """16-bit, 32-bit and floating-point grey: 0..65535 (0..255, 0..1) become 0..255."""
-    values = np.nan_to_num(np.asarray(image).astype(np.float32))
-    top = float(values.max())
+    pixels = np.asarray(image)
+    top = float(np.nan_to_num(pixels.max()))
+    values = np.nan_to_num(pixels[::factor, ::factor].astype(np.float32))
     scale = 255 / 65535 if top > 255 or image.mode.startswith("I;16") else 1.0 if top > 1 or image.mode == "I" else 255
     grey = np.clip(np.rint(values * scale), 0, 255).astype(np.uint8)
     return Image.fromarray(np.repeat(grey[..., None], 3, axis=2))

@@ -71,6 +71,9 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> Non
                 continue
             stamp = (status.st_size, status.st_mtime_ns)
         except OSError:  # a link to nothing or to itself: reading it gives the reason
+            if os.path.splitext(name)[1].lower() not in EXTENSIONS:
+                found.num_others += 1
+                continue
             stamp = (-1, -1)
         found.names.append(prefix + name)
         found.stamps.append(stamp)
@@ -79,12 +82,14 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> Non
 def list_folder(root: Path, *, use_labels: bool = True) -> Listing:
     """A folder: flat, nested, one subfolder per class, or with train/ and test/ or val/ inside."""
     found = walk(root)
+    if not found.names and found.unlisted:
+        raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
     if not found.names:
         others = f"; it holds {found.num_others:,} files of other kinds" if found.num_others else ""
         raise BadInput(f"there are no pictures in {str(root)!r}{others}; name a folder of .jpg, .png ... files")
     parts = [name.split(os.sep) for name in found.names]
     tops = {p[0].lower(): p[0] for p in parts if len(p) > 1}
-    train_top = next((tops[name] for name in TRAIN_NAMES if name in tops), None)
+    train_top = _train_folder(parts, tops)
     notes: list[str] = []
     if train_top is None:
         kinds = _classes(parts, start=0) if use_labels else None
@@ -104,6 +109,15 @@ def list_folder(root: Path, *, use_labels: bool = True) -> Listing:
             listing, f"{len(listing.class_names)} classes, by folder; --set data.labels=none leaves them out"
         )
     return replace(listing, num_others=found.num_others, unlisted=tuple(found.unlisted))
+
+
+def _train_folder(parts: Sequence[Sequence[str]], tops: dict[str, str]) -> str | None:
+    """The folder train/, if that is a split and not a class of railway pictures beside bus/ and car/."""
+    top = next((tops[name] for name in TRAIN_NAMES if name in tops), None)
+    others = set(tops) - {*TRAIN_NAMES, *TEST_NAMES, *MORE_NAMES}
+    if top is None or not others or any(name in tops for name in TEST_NAMES):
+        return top
+    return top if any(len(p) > 2 for p in parts if p[0] == top) else None
 
 
 def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | None:

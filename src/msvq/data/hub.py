@@ -1,13 +1,13 @@
 """Data sets of the Hugging Face hub, by the `datasets` library (the `hf` extra): `hf:NAME`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.data.listing import TEST_NAMES, hold_out
+from msvq.data.listing import TEST_NAMES, choose, hold_out
 from msvq.errors import BadInput
 
 PREFIX = "hf:"
@@ -30,11 +30,11 @@ class HubPictures:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> bytes:
+    def __getitem__(self, index: int) -> str | bytes:
         for table, chosen in self.rows:
             if index < len(chosen):
-                cell = table[int(chosen[index])][self.column]
-                return bytes(cell["bytes"] or _read(cell["path"]))
+                cell = table[int(chosen[index])][self.column] or {}  # a row may have no picture
+                return cell.get("bytes") or cell.get("path") or b""
             index -= len(chosen)
         raise IndexError(index)
 
@@ -43,14 +43,23 @@ class HubPictures:
         """How many training pictures have a label."""
         return int((self.labels[: self.num_train] >= 0).sum())
 
+    def limited(self, limit: int | None) -> "HubPictures":
+        """With a random `limit` of the training pictures."""
+        chosen = choose(self.num_train, limit)
+        kept = np.concatenate([chosen, np.arange(self.num_train, len(self))])
+        (train, order), *test = self.rows
+        return replace(
+            self,
+            names=[self.names[int(i)] for i in kept],
+            labels=self.labels[kept],
+            num_train=len(chosen),
+            rows=((train, order[chosen]), *test),
+            stamp=f"{self.stamp} {len(chosen)}",
+        )
+
     def fingerprint(self) -> str:
         """The library's own, of the tables and the choice."""
         return self.stamp
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:  # noqa: PTH123 - a name that the library gave
-        return file.read()
 
 
 def open_hub(name: str, *, use_labels: bool = True) -> HubPictures:
@@ -93,14 +102,16 @@ def _arranged(
     notes = []
     train, test = tables[0], tables[1] if len(tables) > 1 else tables[0]
     order = np.argsort(labels[0] < 0, kind="stable")
-    if len(tables) == 1 or not (labels[1] >= 0).all():
+    if len(tables) == 1 or not (labels[1] >= 0).any():
         held_out = hold_out(labels[0])
         order = order[~np.isin(order, held_out)]
         test, labels = train, [labels[0], labels[0]]
         if class_names:
             notes = [f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"]
     else:
-        held_out = np.arange(len(test))
+        held_out = np.flatnonzero(labels[1] >= 0)
+        if left_out := len(test) - len(held_out):
+            notes = [f"{left_out:,} test pictures without a known class are left out"]
     kept = np.concatenate([labels[0][order], labels[1][held_out]])
     names = [f"train {i}" for i in order] + [f"test {i}" for i in held_out]
     stamp = " ".join(str(table._fingerprint) for table in tables) + f" {len(order)} {len(held_out)}"

@@ -22,7 +22,9 @@ BAND = 8  # bits; 8 bands: two looks that differ in 7 bits have one band in comm
 MOST_BITS = 8 - 1
 MOST_DIFFERENCE = 10.0  # of 255, on average over the thumbnail
 FLAT_DIFFERENCE, PER_CONTRAST = 2.0, 0.3  # at most the first plus so much of the contrast (a standard deviation)
-WINDOW = 512  # a picture is compared with so many others per band at most
+# Pictures of a fixed camera all look alike: each is compared with so many others per band, by thumbnail with so many
+# in all, and no more once it has so many copies. It bounds the time, and hides nothing: there are plenty to report.
+WINDOW, MOST_TRIES, ENOUGH_COPIES = 256, 64, 8
 
 Pairs = NDArray[np.int64]  # [2, N]
 
@@ -127,11 +129,12 @@ def near_pairs(look: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs
 
     Two that differ in few bits agree in one band of them, and their thumbnails are about as bright: in the order of
     band, then brightness, they stand close together. Each is compared with those that follow until the band ends or
-    the brightness differs too much, and with WINDOW at most: the time grows with the number of pictures, whatever
-    they show.
+    the brightness differs too much.
     """
-    flat = thumbnails.reshape(len(thumbnails), 192)
+    flat = thumbnails.reshape(-1, 192)
     brightness = flat.mean(axis=1)
+    contrast = thumbnails.reshape(-1, 64, 3).std(axis=1, dtype=np.float32).mean(axis=1, dtype=np.float64)
+    tries, copies = np.zeros(len(look), np.int64), np.zeros(len(look), np.int64)
     found = [np.zeros((2, 0), np.int64)]
     for shift in range(0, 64, BAND):
         band = (look >> np.uint64(shift)) & np.uint64(2**BAND - 1)
@@ -144,27 +147,41 @@ def near_pairs(look: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs
             at = at[key[at + step] - key[at] <= MOST_DIFFERENCE]
             if not len(at):
                 break
-            close = at[_at_most(ordered[at] ^ ordered[at + step], MOST_BITS)]
-            pair = np.stack([order[close], order[close + step]])
-            found.append(pair[:, _alike(flat, pair)])
-    return np.unique(np.sort(np.concatenate(found, axis=1), axis=0), axis=1)
+            close = at[_num_bits(ordered[at] ^ ordered[at + step]) <= MOST_BITS]
+            if not len(close):
+                continue
+            pairs = np.stack([order[close], order[close + step]])
+            alike = _difference(flat, pairs) <= _allowed(contrast, pairs)
+            tries[pairs[0]] += 1  # no picture is there twice
+            copies[pairs[0]] += alike
+            found.append(pairs[:, alike])
+            at = at[(tries[order[at]] < MOST_TRIES) & (copies[order[at]] < ENOUGH_COPIES)]
+    first, second = np.sort(np.concatenate(found, axis=1), axis=0)
+    return np.stack(np.divmod(np.unique(first * len(look) + second), max(len(look), 1)))
 
 
-def _at_most(bits: NDArray[np.uint64], most: int) -> NDArray[np.bool_]:
-    """Whether at most so many bits are set: each round clears the lowest one."""
-    for _ in range(most):
-        bits = bits & (np.maximum(bits, 1) - np.uint64(1))
-    none_left: NDArray[np.bool_] = bits == 0
-    return none_left
+def _num_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """How many bits are set in each: pairs of bits are added up, then fours, then bytes (numpy 1 cannot count them)."""
+    one, two, four = (np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
+    words = words - ((words >> np.uint64(1)) & one)
+    words = (words & two) + ((words >> np.uint64(2)) & two)
+    words = (words + (words >> np.uint64(4))) & four
+    return (words * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-def _alike(flat: NDArray[np.uint8], pairs: Pairs) -> NDArray[np.bool_]:
-    """Whether the thumbnails of each pair differ little, measured against the lesser contrast of the two."""
-    one, other = (flat[pairs[side]].reshape(-1, 64, 3).astype(np.float32) for side in (0, 1))
-    difference = np.abs(one - other).mean(axis=(1, 2))
-    contrast = np.minimum(one.std(axis=1).mean(axis=1), other.std(axis=1).mean(axis=1))
-    alike: NDArray[np.bool_] = difference <= np.minimum(MOST_DIFFERENCE, FLAT_DIFFERENCE + PER_CONTRAST * contrast)
-    return alike
+def _difference(flat: NDArray[np.uint8], pairs: Pairs) -> NDArray[np.float64]:
+    """The mean difference of the thumbnails of each pair."""
+    one, other = flat[pairs[0]], flat[pairs[1]]
+    apart = np.maximum(one, other) - np.minimum(one, other)
+    mean: NDArray[np.float64] = apart.mean(axis=1)
+    return mean
+
+
+def _allowed(contrast: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]:
+    """How much they may differ, by the lesser contrast of the two."""
+    lesser = np.minimum(contrast[pairs[0]], contrast[pairs[1]])
+    most: NDArray[np.float64] = np.minimum(MOST_DIFFERENCE, FLAT_DIFFERENCE + PER_CONTRAST * lesser)
+    return most
 
 
 def fit_to_count(num_pictures: int, batch_size: int, queue_size: int, bn_splits: int) -> tuple[int, int]:

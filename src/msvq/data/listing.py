@@ -98,18 +98,25 @@ def hold_out(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def limit_train(listing: Listing, limit: int | None) -> Listing:
-    """The listing with a seeded random `limit` of its training pictures: the first ones would be of one class."""
+    """The listing with a random `limit` of its training pictures: the first ones would be of one class."""
     if limit is None or limit >= listing.num_train:
         return listing
-    chosen = np.sort(np.random.default_rng(HELD_OUT_SEED).permutation(listing.num_train)[:limit])
+    chosen = choose(listing.num_train, limit)
     kept = np.concatenate([chosen, np.arange(listing.num_train, len(listing))])
     return replace(
         listing,
         names=[listing.names[i] for i in kept],
         stamps=listing.stamps[kept],
         labels=listing.labels[kept],
-        num_train=limit,
+        num_train=len(chosen),
     )
+
+
+def choose(num: int, limit: int | None) -> NDArray[np.int64]:
+    """Indices of a fixed random `limit` of so many pictures, in order; of all of them if there is no limit."""
+    if limit is None or limit >= num:
+        return np.arange(num)
+    return np.sort(np.random.default_rng(HELD_OUT_SEED).permutation(num)[:limit])
 
 
 def add_note(listing: Listing, note: str) -> Listing:

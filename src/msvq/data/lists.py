@@ -29,7 +29,7 @@ def list_file(path: Path, *, use_labels: bool = True) -> Listing:
     root = os.path.abspath(path.parent)
     names = [row[0] for row in rows]
     stamps = np.array([_stamp(os.path.join(root, name)) for name in names], np.int64).reshape(-1, 2)
-    words = sorted({row[1] for row in rows if row[1]}, key=lambda word: (not word.isdigit(), word.zfill(20), word))
+    words = sorted({row[1] for row in rows if row[1] not in ("", "-1")}, key=_rank)
     kinds = {word: label for label, word in enumerate(words)} if use_labels and len(words) > 1 else {}
     labels = np.array([kinds.get(row[1], -1) for row in rows], np.int64)
     is_test = np.array([row[2] in TEST_NAMES for row in rows])
@@ -42,6 +42,11 @@ def list_file(path: Path, *, use_labels: bool = True) -> Listing:
         num_train=int((~is_test).sum()),
         class_names=tuple(kinds),
     )
+
+
+def _rank(word: str) -> tuple[bool, str, str]:
+    """Numbers as numbers, then words."""
+    return not word.isdigit(), word.zfill(20) if word.isdigit() else "", word
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -60,25 +65,25 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
             return
         for line in file:
             name, _, label = line.rstrip("\r\n").partition("\t")
-            if not name.strip() or name.startswith("#"):
+            if not name.strip() or name.startswith("# "):
                 continue
-            if not label and not (path.parent / name).exists():  # "picture.jpg 3", if that is what it is
+            if not label and not os.path.exists(path.parent / name):  # "picture.jpg 3", if that is what it is
                 first, _, last = name.rpartition(" ")
-                if first and (path.parent / first).exists():
+                if first and os.path.exists(path.parent / first):
                     name, label = first, last
             yield name, label.strip(), ""
 
 
 def _csv_rows(path: Path, rows: Iterator[list[str]]) -> Iterator[tuple[str, str, str]]:
     try:
-        first = next(rows, [])
+        first = next((row for row in rows if any(map(str.strip, row))), [])
         titles = [title.strip().lower() for title in first]
         places = {
             key: next((i for i, title in enumerate(titles) if title in known), None) for key, known in _COLUMNS.items()
         }
         if places["file"] is None:
             places = {"file": 0, "label": 1, "split": 2}
-            if first and first[0]:
+            if _cell(first, 0):
                 yield _cell(first, 0), _cell(first, 1), _cell(first, 2).lower()
         for row in rows:
             if row and _cell(row, places["file"]):

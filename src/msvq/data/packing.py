@@ -8,7 +8,8 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, overload
 
@@ -16,11 +17,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from msvq.data.decode import PASSING
 from msvq.data.places import packs
 from msvq.data.workers import Task, Workers
 from msvq.display import Advance, Display
 from msvq.errors import BadInput
 
+KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 RULES = 1  # part of a pack's key: raised when `decode` makes other pixels of the same file
 
 
@@ -88,7 +91,8 @@ def open_pack(
     items: Items, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
-    key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
+    files = items.fingerprint()
+    key = hashlib.sha256(f"{RULES} {side} {files}".encode()).hexdigest()[:32]
     place = packs() / f"{hashlib.sha256(os.fsencode(items.root)).hexdigest()[:16]}-{side}"
     pack = _load(place / key, side, pixels)
     if pack is None:
@@ -100,6 +104,8 @@ def open_pack(
                 pack = _load(place / key, side, pixels)
     assert pack is not None
     check_skipped(len(pack.skipped), len(items), max_skipped, Counter(reason for _, reason in pack.skipped))
+    if not pixels:  # the same whether or not there happen to be pixels too: a stream that is resumed compares it
+        return replace(pack, digest=hashlib.sha256(files.encode()).hexdigest()[:32])
     return pack
 
 
@@ -115,21 +121,36 @@ def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str
         for reason, count in reasons.items():
             kinds[reason.partition(":")[0]] += count
         why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
+        if num <= max_skipped * total:
+            raise BadInput(f"none of the {total:,} pictures can be read ({why}); 'msvq doctor' lists them")
         raise BadInput(
             f"{num:,} of {total:,} pictures cannot be read ({why}), more than data.max_skipped = {max_skipped:g} "
             f"allows; 'msvq doctor' lists them, --set data.max_skipped=... allows more"
         )
 
 
-def _locked(path: Path, display: Display) -> FileLock:
-    """The lock, waited for if another process has it; the system frees a dead process's."""
+def _opens(path: Path) -> bool:
+    """Whether a file that could not be read can be read now."""
+    try:
+        with path.open("rb") as file:
+            return bool(file.read(1))
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _locked(path: Path, display: Display) -> Iterator[None]:
+    """Hold the lock, waited for if another process has it; the system frees a dead process's."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         display.note("another run is packing these pictures; waiting for it")
         lock.acquire()
-    return lock
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _load(folder: Path, side: int, pixels: bool) -> Pack | None:
@@ -148,6 +169,8 @@ def _load(folder: Path, side: int, pixels: bool) -> Pack | None:
             # Copy-on-write, because torch wants arrays that could be written to; nothing ever is.
             images = np.memmap(folder / "images.u8", np.uint8, "c", shape=(len(kept), side, side, 3))
         skipped = tuple((os.fsdecode(bytes.fromhex(name)), reason) for name, reason in card["skipped"])
+        if any(reason.startswith(PASSING) and _opens(Path(card["place"], name)) for name, reason in skipped):
+            return None
         return Pack(images, kept, Names(blob, bounds), skipped, card["digest"])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
@@ -184,7 +207,9 @@ def _make(
         np.save(temporary / "kept.npy", kept)
         np.save(temporary / "bounds.npy", np.cumsum([0, *map(len, encoded)]))
         (temporary / "names.bin").write_bytes(b"".join(encoded))
-        (temporary / "pack.json").write_text(json.dumps({**card, "root": _shown(items.root), "side": side}))
+        (temporary / "pack.json").write_text(
+            json.dumps({**card, "root": _shown(items.root), "place": items.root, "side": side})
+        )
         shutil.rmtree(place / key, ignore_errors=True)  # one without pixels, or a damaged one
         temporary.rename(place / key)
     except OSError as error:
@@ -193,9 +218,10 @@ def _make(
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for older in place.iterdir():
-        if older.is_dir() and older.name != key:  # of the same root: it has changed since
-            shutil.rmtree(older, ignore_errors=True)
+    # Others of the same root: it has changed since, or they are another choice of its pictures.
+    others = [folder for folder in place.iterdir() if folder.is_dir() and folder.name != key]
+    for older in sorted(others, key=lambda folder: folder.stat().st_mtime)[: -KEPT + 1]:
+        shutil.rmtree(older, ignore_errors=True)
 
 
 def _decode_all(
@@ -210,7 +236,7 @@ def _decode_all(
     skipped: list[tuple[str, str]] = []
     reasons: Counter[str] = Counter()
     kept: list[int] = []
-    digest = hashlib.sha256(b"" if pixels else items.fingerprint().encode())
+    digest = hashlib.sha256()  # of the pixels, where there are some
     workers = Workers(num_workers)
     try:
         task: Task = "decode" if pixels else "check"
@@ -221,7 +247,7 @@ def _decode_all(
                 skipped.append((os.fsencode(items.names[start + index]).hex(), reason))
                 reasons[reason] += 1
             if len(skipped) > max_skipped * len(items):
-                check_skipped(len(skipped), start + len(result.rows), 0.0, reasons)
+                check_skipped(len(skipped), start + len(result.rows), max_skipped, reasons)
             if pixels:
                 rows = np.ascontiguousarray(result.rows if len(good) == len(result.rows) else result.rows[good])
                 file.write(rows.data)

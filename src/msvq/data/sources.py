@@ -1,5 +1,6 @@
 """From the name or path of a data set to its pictures."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,7 +12,7 @@ from msvq.data.arrays import read_arrays
 from msvq.data.decode import header_size
 from msvq.data.folders import list_folder
 from msvq.data.hub import PREFIX, HubPictures, open_hub
-from msvq.data.listing import Listing, limit_train
+from msvq.data.listing import Listing, choose, limit_train
 from msvq.data.lists import list_file
 from msvq.data.official import OFFICIAL, read_official
 from msvq.data.packing import open_pack
@@ -22,6 +23,8 @@ from msvq.data.stream import Stream, Streamed
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.settings import Section
+
+Found = Listing | HubPictures | Splits
 
 PATTERNS_TRAIN, PATTERNS_TEST = 10_000, 2_000
 SOURCES = ("patterns", *OFFICIAL)
@@ -72,9 +75,7 @@ def absolute(source: str) -> str:
     return str(Path(source).absolute())
 
 
-def locate(
-    settings: DataSettings, *, download: bool = False, display: Display | None = None
-) -> Listing | HubPictures | Splits:
+def locate(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> Found:
     """What there is: files to decode, or pictures that are arrays already. No picture is decoded."""
     source, display, use_labels = settings.source, display or Display(), settings.labels == "auto"
     check_source(source)
@@ -98,14 +99,29 @@ def locate(
 def open_dataset(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> DataSet:
     """The data set that the settings name: in memory, packed and mapped, or streamed."""
     display = display or Display()
-    found = locate(settings, download=download, display=display)
-    if isinstance(found, Splits):
-        return _from_arrays(settings, found)
-    return _from_files(settings, found, display)
+    found = limited(locate(settings, download=download, display=display), settings)
+    return _from_arrays(settings, found) if isinstance(found, Splits) else open_files(settings, found, display)
+
+
+def limited(found: Found, settings: DataSettings) -> Found:
+    """With `data.limit` training pictures: the first of a known set, which is mixed; else a fixed random choice."""
+    limit = settings.limit
+    if isinstance(found, Listing):
+        return limit_train(found, limit)
+    if isinstance(found, HubPictures):
+        return found.limited(limit)
+    if limit is None or limit >= len(found.train):
+        return found
+    chosen = choose(len(found.train), limit) if is_path(settings.source) else np.arange(limit)
+    train = Pictures(found.train.take(chosen), found.train.labels[chosen])
+    known = np.flatnonzero(train.labels >= 0)
+    if not is_path(settings.source) and found.bank is not found.train:
+        return replace(found, train=train)  # STL-10's labelled pictures are a set of their own
+    bank = train if len(known) == len(train) else Pictures(train.take(known), train.labels[known])
+    return replace(found, train=train, bank=bank)
 
 
 def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
-    train = splits.train.first(settings.limit)
     facts = OFFICIAL.get(settings.source)
     if settings.source == "patterns":
         mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -113,16 +129,11 @@ def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
     elif facts is not None:
         mean, std, size, test_size = facts.mean, facts.std, facts.size, facts.test_size
     else:
-        (mean, std), (size, test_size) = statistics(train), fitting_sizes(min(train.images.shape[1:3]))
-    bank = splits.bank
-    if bank is splits.train:
-        bank = train
-    elif is_path(settings.source):
-        bank = bank.first(settings.limit)
+        (mean, std), (size, test_size) = statistics(splits.train), fitting_sizes(min(splits.train.images.shape[1:3]))
     return DataSet(
         name=Path(settings.source).stem,
-        train=train,
-        bank=bank,
+        train=splits.train,
+        bank=splits.bank,
         test=splits.test,
         class_names=splits.class_names,
         mean=mean,
@@ -133,8 +144,8 @@ def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
     )
 
 
-def _from_files(settings: DataSettings, found: Listing | HubPictures, display: Display) -> DataSet:
-    items = limit_train(found, settings.limit) if isinstance(found, Listing) else found
+def open_files(settings: DataSettings, items: Listing | HubPictures, display: Display) -> DataSet:
+    """The data set of pictures that are files, or the content of files: packed, or streamed."""
     facts = OFFICIAL.get(settings.source)
     size, test_size = (facts.size, facts.test_size) if facts else probe_sizes(items)
     size, test_size = settings.size or size, settings.test_size or test_size
@@ -157,9 +168,11 @@ def _from_files(settings: DataSettings, found: Listing | HubPictures, display: D
     pictures = Pictures(images, items.labels[pack.kept], pack.names)
     num_train = int(np.searchsorted(pack.kept, items.num_train))
     num_bank = int(np.searchsorted(pack.kept, items.num_bank))
+    if not num_train:
+        raise BadInput(f"none of the {items.num_train:,} training pictures of {settings.source!r} can be read")
     train = pictures.part(0, num_train)
     mean, std = (facts.mean, facts.std) if facts else statistics(train)
-    notes = list(found.notes)
+    notes = list(items.notes)
     if pack.skipped:
         notes.append(
             f"{len(pack.skipped):,} of {len(items):,} pictures cannot be read and are left out; "

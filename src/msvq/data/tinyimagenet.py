@@ -1,6 +1,7 @@
 """Tiny ImageNet as its official archive has it: JPEG files, and the labels of val/ in a text file."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def list_tiny_imagenet(path: Path) -> Listing:
     val_ids = [wnid_of.get(name.split(os.sep)[-1], name.split(os.sep)[0]) for name in val.names]
     labels = [label_of[name.split(os.sep)[0]] for name in train.names] + [label_of.get(wnid, -1) for wnid in val_ids]
     names = [f"train{os.sep}{name}" for name in train.names] + [f"val{os.sep}{name}" for name in val.names]
-    return arrange(
+    listing = arrange(
         str(path),
         names,
         np.array(train.stamps + val.stamps, np.int64),
@@ -33,6 +34,7 @@ def list_tiny_imagenet(path: Path) -> Listing:
         num_train=len(train.names),
         class_names=_tiny_names(path, ids),
     )
+    return replace(listing, num_others=train.num_others + val.num_others, unlisted=(*train.unlisted, *val.unlisted))
 
 
 def _tiny_names(path: Path, ids: list[str]) -> tuple[str, ...]:

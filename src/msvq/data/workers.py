@@ -4,12 +4,13 @@ They are plain child processes with a pipe, not `multiprocessing`: nothing of th
 and nothing of its threads is copied. A picture that kills its process is skipped like any other bad picture.
 """
 
+import logging
 import os
 import pickle
 import queue
-import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +65,7 @@ class Workers:
         self.num = num or available_cores()
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(self.num, thread_name_prefix="msvq-decode")
-        self._started: list[_Worker] = []
+        self._started = _Started()
         self._stop = weakref.finalize(self, _stop, self._started, self._threads)
 
     def map(
@@ -88,23 +89,31 @@ class Workers:
         """End the processes."""
         self._stop()
 
-    def _perform(self, task: Task, pictures: Sequence[str | bytes], side: int) -> Result:
-        try:
-            worker = self._idle.get_nowait()
-        except queue.Empty:
-            worker = _Worker()
-            self._started.append(worker)
+    def _perform(self, task: Task, pictures: Sequence[str | bytes], side: int, *, chances: int = 2) -> Result:
+        worker = self._living()
         result = worker.ask(task, pictures, side)
         if result is not None:
             self._idle.put(worker)
             return result
         self._started.remove(worker)
-        if len(pictures) == 1:
+        if not chances:
             return Result(_empty(task, 1, side), {0: "ended the process that was reading it"})
-        # One of them killed the process: find out which.
-        parts = [self._perform(task, [picture], side) for picture in pictures]
+        # One of them killed the process, or something else did: ask for each alone, twice before it is blamed.
+        parts = [self._perform(task, [picture], side, chances=chances - 1) for picture in pictures]
         reasons = {index: part.reasons[0] for index, part in enumerate(parts) if part.reasons}
         return Result(np.concatenate([part.rows for part in parts]), reasons)
+
+    def _living(self) -> "_Worker":
+        """An idle process, or a new one; those that were killed while idle are forgotten."""
+        while True:
+            try:
+                worker = self._idle.get_nowait()
+            except queue.Empty:
+                return self._started.add()
+            if worker.process.poll() is None:
+                return worker
+            self._started.remove(worker)
+            worker.end()
 
 
 def available_cores() -> int:
@@ -116,7 +125,8 @@ class _Worker:
     """One child process, asked by one thread at a time."""
 
     def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from msvq.data.workers import serve; serve()"
+        quiet = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # the parent decides
+        code = f"{quiet}; import sys; sys.path[:] = {sys.path!r}; from msvq.data.workers import serve; serve()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **_QUIET}
         )
@@ -128,7 +138,7 @@ class _Worker:
             pickle.dump((task, list(pictures), side), self.process.stdin, protocol=5)
             self.process.stdin.flush()
             result: Result = pickle.load(self.process.stdout)  # of our own process
-        except (OSError, EOFError, pickle.UnpicklingError):
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # ValueError: closed meanwhile
             self.end()
             return None
         return result
@@ -144,26 +154,51 @@ class _Worker:
                 pass
 
 
+class _Started:
+    """The processes of a pool. After the end none is added: a thread that lost its own would start another."""
+
+    def __init__(self) -> None:
+        self.workers: list[_Worker] = []
+        self._lock, self._ended = threading.Lock(), False
+
+    def add(self) -> _Worker:
+        with self._lock:
+            if self._ended:
+                raise RuntimeError("the workers have been closed")
+            self.workers.append(_Worker())
+            return self.workers[-1]
+
+    def remove(self, worker: _Worker) -> None:
+        with self._lock:
+            if not self._ended:
+                self.workers.remove(worker)
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+        for worker in self.workers:
+            worker.end()
+
+
 _QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _stop(workers: list[_Worker], threads: ThreadPoolExecutor) -> None:
+def _stop(started: _Started, threads: ThreadPoolExecutor) -> None:
     threads.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.end()
+    started.end()
 
 
 def serve() -> None:
     """A worker process: answer until the pipe closes, which it does when the parent ends in whatever way."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit, after the size at which it decodes is known
     source: BinaryIO = os.fdopen(os.dup(0), "rb")
     answers: BinaryIO = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints does not mix with the answers
+    logging.disable()  # a bad picture has its reason; what a library says about it besides is of no use
     while True:
         try:
             task, pictures, side = pickle.load(source)
-        except EOFError:
-            return
-        pickle.dump(perform(task, pictures, side), answers, protocol=5)
-        answers.flush()
+            pickle.dump(perform(task, pictures, side), answers, protocol=5)
+            answers.flush()
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            os._exit(0)  # at once: there is nobody left to write to

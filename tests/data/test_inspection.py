@@ -1,0 +1,168 @@
+"""A look at pictures: which are copies of which, and what batch suits how many."""
+
+import io
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
+
+from msvq.data.decode import FACTS, examine, facts_of
+from msvq.data.folders import list_folder
+from msvq.data.inspection import WINDOW, find_copies, fit_to_count, inspect_pictures, near_pairs
+from msvq.data.splits import Splits
+from msvq.data.store import Pictures
+from msvq.display import Display
+
+
+def scene(seed: int, side: int = 64) -> Image.Image:
+    """A smooth picture with shapes as photographs have, another one for each seed."""
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
+
+
+def saved(image: Image.Image, **options: int) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG" if options else "PNG", **options)
+    return file.getvalue()
+
+
+def facts(*pictures: bytes) -> NDArray[np.void]:
+    return np.array([examine(picture) for picture in pictures], FACTS)
+
+
+def num_near(*pictures: bytes) -> int:
+    rows = facts(*pictures)
+    return len(near_pairs(rows["look"], rows["thumbnail"]).T)
+
+
+def test_a_picture_saved_again_is_almost_equal() -> None:
+    for seed in range(5):
+        image = scene(seed)
+        brighter = ImageEnhance.Brightness(image).enhance(1.04)
+        smaller = image.resize((40, 40), Image.Resampling.LANCZOS)
+        others = (saved(image, quality=60), saved(brighter), saved(smaller))
+        assert num_near(saved(image), *others) == 6  # all pairs of four
+
+
+def test_different_pictures_are_not() -> None:
+    assert num_near(*(saved(scene(seed)) for seed in range(100))) == 0
+    noise = (np.random.default_rng(s).integers(0, 256, (32, 32, 3), dtype=np.uint8) for s in range(50))
+    assert num_near(*(saved(Image.fromarray(pixels)) for pixels in noise)) == 0
+    colours = ("white", "black", "red", "green", "blue", "yellow", (100, 100, 100), (110, 110, 110))
+    assert num_near(*(saved(Image.new("RGB", (32, 32), colour)) for colour in colours)) == 0
+
+
+def test_copies_within_train_and_into_test() -> None:
+    one, two, three = (scene(seed) for seed in range(3))
+    rows = facts(
+        *(saved(one), saved(two), saved(one), saved(one, quality=70)),  # train
+        *(saved(two), saved(three), saved(one, quality=80)),  # test
+    )
+    copies, overlap = find_copies(rows, np.arange(7) < 4)
+    assert copies.exact.T.tolist() == [[2, 0]]
+    assert copies.near.T.tolist() == [[3, 0]]
+    assert copies.num == 2
+    assert overlap.exact.T.tolist() == [[4, 1]]
+    assert overlap.near.T.tolist() == [[6, 0]]
+
+
+def test_test_pictures_that_repeat_each_other_are_no_copies() -> None:
+    rows = facts(saved(scene(0)), saved(scene(1)), saved(scene(1)))
+    assert [c.num for c in find_copies(rows, np.array([True, False, False]))] == [0, 0]
+
+
+def test_nothing_to_look_at() -> None:
+    assert [c.num for c in find_copies(np.zeros(0, FACTS), np.zeros(0, bool))] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["identical", "fixed camera", "alike in look alone"])
+def test_many_pictures_that_look_alike_take_no_longer(kind: str) -> None:
+    generator, num = np.random.default_rng(0), 20_000
+    rows = np.zeros(num, FACTS)
+    rows["content"] = [str(i).encode() for i in range(num)]
+    rows["look"] = generator.integers(0, 2**63, num, dtype=np.uint64)
+    rows["thumbnail"] = generator.integers(0, 256, (num, 8, 8, 3))
+    half = rows[: num // 2]
+    half["look"] = 0
+    if kind == "identical":
+        half["thumbnail"] = 255
+    else:
+        base = generator.integers(0, 200, (1, 8, 8, 3)) if kind == "fixed camera" else 128
+        half["thumbnail"] = base + generator.integers(0, 16, (num // 2, 8, 8, 3))
+    started = time.monotonic()
+    copies, overlap = find_copies(rows, np.arange(num) < num - 100)
+    assert time.monotonic() - started < 10  # all pairs would take minutes
+    assert overlap.num == 0
+    found = copies.near.shape[1]
+    if kind == "identical":
+        assert found == num // 2 - 1
+    else:
+        assert found > 0.9 * num // 2 if kind == "fixed camera" else found == 0
+
+
+def test_few_pictures_miss_nothing() -> None:
+    """The bands find what comparing all with all does."""
+    generator = np.random.default_rng(0)
+    base = generator.integers(0, 2**63, 100, dtype=np.uint64)
+    flips = [sum(1 << int(b) for b in generator.choice(64, bits % 9, replace=False)) for bits in range(100)]
+    look = np.concatenate([base, base ^ np.array(flips, np.uint64)])
+    thumbnails = np.tile(generator.integers(0, 256, (100, 8, 8, 3), dtype=np.uint8), (2, 1, 1, 1))
+    assert len(look) < WINDOW
+    assert near_pairs(look, thumbnails).T.tolist() == [[i, i + 100] for i in range(100) if i % 9 <= 7]
+
+
+def test_files_and_arrays_are_seen_alike(tmp_path: Path) -> None:
+    for seed in range(6):
+        scene(seed).save(tmp_path / f"{seed}.png")
+    (tmp_path / "3.png").write_bytes(b"no picture")
+    seen = inspect_pictures(list_folder(tmp_path), 1, Display())
+    assert seen.readable.tolist() == [0, 1, 2, 4, 5]
+    assert seen.unreadable == ((3, "is not a picture"),)
+    pixels = np.stack([np.asarray(scene(seed)) for seed in (0, 1, 2, 4, 5)])
+    train = Pictures(pixels[:3], np.zeros(3, np.int64))
+    arrays = inspect_pictures(
+        Splits(train, train, Pictures(pixels[3:], np.ones(2, np.int64)), ("a", "b")), 1, Display()
+    )
+    assert arrays.num_train == 3
+    assert list(arrays.names) == ["train 0", "train 1", "train 2", "test 0", "test 1"]
+    for key in ("look", "thumbnail", "width", "height"):
+        assert (seen.facts[key] == arrays.facts[key]).all()
+
+
+def test_odd_shapes_and_a_broken_orientation_have_facts() -> None:
+    for size in ((1, 1), (20_000, 3), (3, 20_000)):
+        row = examine(saved(Image.new("RGB", size, "red")))
+        assert [int(row["width"]), int(row["height"])] == list(size)
+    assert facts_of(np.zeros((1, 1, 3), np.uint8))["format"] == "array"
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x03\0\0\0up\0\0\0\0\0\0"  # the orientation is a word
+    file = io.BytesIO()
+    scene(0).resize((30, 20)).save(file, "JPEG", exif=exif)
+    assert Image.open(file).getexif()[0x0112] == "up"
+    assert examine(file.getvalue())["width"] == 30
+
+
+@pytest.mark.parametrize(
+    ("given", "fitting"),
+    [
+        ((50_000, 256, 4096, 8), (256, 4096)),
+        ((8192, 256, 4096, 8), (256, 4096)),
+        ((8191, 256, 4096, 8), (256, 3840)),
+        ((1024, 256, 4096, 8), (256, 512)),
+        ((1023, 256, 4096, 8), (128, 384)),
+        ((1000, 100, 400, 8), (100, 400)),  # fits: unchanged, whatever it is
+        ((300, 256, 4096, 8), (64, 128)),
+        ((300, 48, 4096, 8), (48, 144)),
+        ((100, 60, 0, 1), (16, 0)),  # no queue
+        ((40, 256, 4096, 8), (8, 16)),
+        ((32, 256, 4096, 8), (8, 16)),
+        ((31, 256, 4096, 8), (16, 16)),
+        ((7, 256, 4096, 8), (4, 4)),
+        ((1, 256, 4096, 8), (2, 2)),
+        ((300, 256, 4096, 6), (60, 120)),  # a multiple of the batch-norm groups
+    ],
+)
+def test_batch_and_queue_fit_the_count(given: tuple[int, int, int, int], fitting: tuple[int, int]) -> None:
+    assert fit_to_count(*given) == fitting
