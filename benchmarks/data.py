@@ -10,6 +10,7 @@ import argparse
 import io
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,8 @@ from msvq.data.listing import Listing
 from msvq.data.loader import Loader
 from msvq.data.packing import open_pack, pieces
 from msvq.data.patterns import make_patterns
-from msvq.data.sources import DataSettings, open_dataset, open_files
+from msvq.data.places import packs
+from msvq.data.sources import DataSettings, open_dataset, open_files, probe_sizes
 from msvq.data.store import Pictures
 from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
@@ -49,7 +51,9 @@ def main() -> None:
     parts = {"packing": packing, "feeding": feeding, "stream": streaming, "reopen": reopening, "memory": memory}
     parser.add_argument("--only", choices=parts, action="append", help="this part alone; may be given again")
     parser.add_argument("--pictures", type=Path, help="a folder of pictures")
-    parser.add_argument("--num", type=int, default=20_000, help="pictures that are packed and streamed")
+    parser.add_argument(
+        "--num", type=int, default=50_000, help="at most so many pictures of a set are packed and streamed"
+    )
     parser.add_argument("--gigabytes", type=float, default=4.0, help="size of the store whose memory is measured")
     parser.add_argument("--out", type=Path, help="write the numbers here as JSON")
     given = parser.parse_args()
@@ -57,6 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MSVQ_HOME"] = f"{folder}/home"
         results["pictures"], sets = find_pictures(given.pictures, Path(folder), given.num)
+        os.sync()  # what was just extracted is not written out while something is timed
         for name, part in parts.items():
             if not given.only or name in given.only:
                 results[name] = {}
@@ -115,28 +120,36 @@ def ratio(values: dict[str, list[float]], over: str, under: str) -> dict[str, fl
 
 
 def packing(listing: Listing, given: Any) -> dict[str, Any]:
-    """Pictures per second: one process in a plain loop, and packing with all cores, to the file on disk."""
-    side, runs = 64, iter(range(1000))
+    """Pictures per second, to the file on disk: packing confined to one core, and packing with all of them.
 
-    def one_core() -> float:
+    Beside it a plain loop that decodes in one process and keeps nothing.
+    """
+    side, cores = max(probe_sizes(listing)), os.sched_getaffinity(0)
+
+    def plain_loop() -> float:
         some = list(pieces(listing, range(len(listing) // 3)))
         started = time.perf_counter()
         for piece in some:
             perform("decode", piece, side)
         return len(listing) // 3 / (time.perf_counter() - started)
 
-    def pack() -> float:
-        os.environ["MSVQ_HOME"] = f"{Path(os.environ['MSVQ_HOME']).parent}/pack{next(runs)}"
+    def pack(affinity: set[int]) -> float:
+        os.sched_setaffinity(0, affinity)
         started = time.perf_counter()
         open_pack(listing, side=side, pixels=True, max_skipped=0.1, num_workers=None, display=Display())
-        return len(listing) / (time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        os.sched_setaffinity(0, cores)
+        shutil.rmtree(packs())
+        os.sync()
+        return len(listing) / seconds
 
-    return ratio(alternate(one_core=one_core, packing=pack), "packing", "one_core")
+    measured = alternate(plain_loop=plain_loop, one_core=lambda: pack({min(cores)}), all_cores=lambda: pack(cores))
+    return ratio(measured, "all_cores", "one_core")
 
 
 def streaming(listing: Listing, given: Any) -> dict[str, Any]:
     """Pictures per second: worker processes that decode and hand back nothing, and shuffled batches from a stream."""
-    side, num_workers = 64, 2
+    side, num_workers = max(probe_sizes(listing)), 2
     alone = Workers(num_workers)
     stream = Stream(listing, side=side, max_lost=0, num_workers=num_workers)
     order = np.random.default_rng(0).permutation(len(listing))

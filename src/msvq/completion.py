@@ -14,7 +14,7 @@ from msvq.model.backbones import resolve_stem
 from msvq.train.precision import resolve_precision
 
 # What may differ between a run and its continuation: none of it changes the result.
-MAY_CHANGE = {("train", "device"), ("data", "workers"), ("data", "root"), ("data", "max_skipped")}
+MAY_CHANGE = {("train", "device"), ("data", "mode"), ("data", "workers"), ("data", "root"), ("data", "max_skipped")}
 
 
 def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:

@@ -29,7 +29,7 @@ from msvq.data.listing import limit_train
 from msvq.data.lists import list_file
 from msvq.data.packing import Items, Names, Pack, check_skipped, open_pack
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.data.workers import Result, Task, perform
+from msvq.data.workers import Result, Task, Workers, perform
 from msvq.display import Display
 from msvq.errors import BadInput
 
@@ -45,10 +45,14 @@ class InProcess:
     def __init__(self, num: int | None) -> None:
         pass
 
-    def map(self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int) -> Iterator[Result]:
+    def map(
+        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, file: str | None
+    ) -> Iterator[Result]:
+        row = 0
         for chunk in chunks:
             InProcess.asked += len(chunk)
-            yield perform(task, chunk, side)
+            yield perform(task, chunk, side, None if file is None else (file, row))
+            row += len(chunk)
 
     def close(self) -> None:
         pass
@@ -96,7 +100,8 @@ def test_the_pixels_are_those_of_decode_in_the_order_of_the_names(folder: Path, 
     assert pack.images is not None
     assert np.array_equal(pack.images, np.stack([decode(listing[i], SIDE) for i in kept]))
     assert pack.skipped == (("07.jpg", "is empty"), ("20.png", "is not a picture"), ("31.jpg", "is cut short"))
-    assert pack.digest == hashlib.sha256(pack.images.tobytes()).hexdigest()[:32]
+    files = b"".join(hashlib.sha1((folder / listing.names[i]).read_bytes()).digest() for i in kept)
+    assert pack.digest == hashlib.sha256(files).hexdigest()[:32]
     card = json.loads((whole_packs(home)[0] / "pack.json").read_text())
     assert (card["root"], card["side"], card["pictures"]) == (str(folder), SIDE, 37)
 
@@ -221,15 +226,15 @@ def test_too_many_unreadable_pictures_end_it_and_leave_nothing(
     with pytest.raises(BadInput) as raised:
         pack_of(folder, max_skipped=0.05)
     assert str(raised.value) == (
-        "3 of 32 pictures cannot be read (1 'is empty', 1 'is not a picture', 1 'is cut short'), more than "
+        "3 of 40 pictures cannot be read (1 'is empty', 1 'is not a picture', 1 'is cut short'), more than "
         "data.max_skipped = 0.05 allows; 'msvq doctor' lists them, --set data.max_skipped=... allows more"
-    )  # it stops as soon as they are too many for all 40
+    )
     assert [Path(name).name for name in files_in(home)] in ([".lock"], [])
     assert len(pack_of(folder, max_skipped=0.075).kept) == 37  # exactly as many as there are
 
 
 def test_nearly_all_may_be_unreadable_if_so_allowed_but_not_all(
-    tmp_path: Path, home: Path, fill: Fill, in_process: type[InProcess]
+    tmp_path: Path, home: Path, fill: Fill, in_process: type[InProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "bad", ["ok.png"])
     for number in range(40):
@@ -237,7 +242,8 @@ def test_nearly_all_may_be_unreadable_if_so_allowed_but_not_all(
     pack = pack_of(tmp_path / "bad", max_skipped=1.0)
     assert list(pack.names) == ["ok.png"]
     assert pack.skipped == tuple((f"{number:02}.png", "is empty") for number in range(40))
-    with pytest.raises(BadInput, match=r"^32 of 32 pictures .*data.max_skipped = 0.1 allows"):  # it stops early
+    monkeypatch.setattr(packing, "_portion", lambda items: 8)
+    with pytest.raises(BadInput, match=r"^8 of 8 pictures .*data.max_skipped = 0.1 allows"):  # it stops early
         pack_of(tmp_path / "bad", side=8)
     (tmp_path / "bad" / "ok.png").unlink()
     with pytest.raises(BadInput) as raised:
@@ -298,10 +304,9 @@ def test_a_damaged_pack_is_made_again(
 def test_a_full_disk_ends_it_with_a_sentence_and_leaves_nothing(
     folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full(InProcess):
-        def map(self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int) -> Iterator[Result]:
-            yield from super().map(task, [next(iter(chunks))], side=side)
-            raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(Workers):
+        def map(self, *arguments: Any, **options: Any) -> Iterator[Result]:
+            return super().map(*arguments, **{**options, "file": "/dev/full"})  # as the worker processes see it
 
     monkeypatch.setattr(packing, "Workers", Full)
     with pytest.raises(BadInput, match=r"^the disk of .* GB left and the pictures need 0.0 GB; free some, point MSVQ_"):
@@ -338,7 +343,9 @@ def test_an_interrupt_leaves_nothing_and_frees_the_lock(
     folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(InProcess):
-        def map(self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int) -> Iterator[Result]:
+        def map(
+            self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, file: str | None
+        ) -> Iterator[Result]:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(packing, "Workers", Interrupted)

@@ -4,6 +4,8 @@ import hashlib
 import io
 import stat
 import warnings
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,10 @@ EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif"
 EXTENSIONS |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".avif", ".jp2"}
 # Only these decoders are tried: none of them starts another program or reads another file.
 _WANTED = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM", "TGA", "AVIF", "JPEG2000")
-Image.init()
-FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)  # some builds of Pillow lack some
+for _plugin in ("Jpeg", "Png", "Bmp", "Gif", "WebP", "Tiff", "Ppm", "Tga", "Avif", "Jpeg2K"):
+    with suppress(ImportError):  # some builds of Pillow lack some
+        import_module(f"PIL.{_plugin}ImagePlugin")
+FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pictures with transparency
 PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
 
@@ -54,12 +58,12 @@ def decode(picture: str | bytes, side: int) -> NDArray[np.uint8]:
 
     The first frame of an animation; grey, palette, CMYK and 16-bit pictures become RGB; transparency becomes white.
     """
-    return np.asarray(_read(_content(picture), side))
+    return np.asarray(_read(read_content(picture), side))
 
 
 def examine(picture: str | bytes) -> NDArray[np.void]:
     """What there is to know about a picture, as one entry of FACTS."""
-    content = _content(picture)
+    content = read_content(picture)
     small = _read(content, 72)
     with _opened(content) as image:
         size = image.size[::-1] if _orientation(image) in (5, 6, 7, 8) else image.size
@@ -98,15 +102,16 @@ def header_size(picture: str | bytes) -> tuple[int, int] | None:
         return None
 
 
-def _content(picture: str | bytes) -> bytes:
+def read_content(picture: str | bytes) -> bytes:
     """The bytes of a file, which must be an ordinary one: a pipe would never end."""
     if isinstance(picture, bytes):
         content = picture
     else:
         try:
-            if not stat.S_ISREG(Path(picture).stat().st_mode):
+            path = Path(picture)
+            if not stat.S_ISREG(path.stat().st_mode):
                 raise Unreadable("is not a file")
-            content = Path(picture).read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise Unreadable(_trouble(error)) from None
         except ValueError:  # no file can have such a name

@@ -9,9 +9,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from msvq.data.decode import PASSING
 from msvq.data.places import packs
-from msvq.data.workers import Task, Workers
+from msvq.data.workers import HASH_BYTES, Task, Workers
 from msvq.display import Advance, Display
 from msvq.errors import BadInput
 
@@ -59,7 +59,7 @@ class Pack:
     kept: NDArray[np.int64]  # [M]: their positions among the items
     names: "Names"
     skipped: tuple[tuple[str, str], ...]  # name and reason
-    digest: str  # of the pixels, or of the files where they were only checked
+    digest: str  # of the content of their files
 
 
 class Names(Sequence[str]):
@@ -91,8 +91,7 @@ def open_pack(
     items: Items, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
-    files = items.fingerprint()
-    key = hashlib.sha256(f"{RULES} {side} {files}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
     place = packs() / f"{hashlib.sha256(os.fsencode(items.root)).hexdigest()[:16]}-{side}"
     pack = _load(place / key, side, pixels)
     if pack is None:
@@ -104,8 +103,6 @@ def open_pack(
                 pack = _load(place / key, side, pixels)
     assert pack is not None
     check_skipped(len(pack.skipped), len(items), max_skipped, Counter(reason for _, reason in pack.skipped))
-    if not pixels:  # the same whether or not there happen to be pixels too: a stream that is resumed compares it
-        return replace(pack, digest=hashlib.sha256(files.encode()).hexdigest()[:32])
     return pack
 
 
@@ -194,15 +191,13 @@ def _make(
         raise BadInput(_full(place, needed, free))
     temporary = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=place))
     try:
-        with (
-            (temporary / "images.u8").open("wb") as file,
-            display.task("packing pictures" if pixels else "checking pictures", len(items)) as advance,
-        ):
-            card, kept = _decode_all(items, file, side, pixels, max_skipped, num_workers, advance)
-            file.flush()
-            os.fsync(file.fileno())
-        if not pixels:
-            (temporary / "images.u8").unlink()
+        file = temporary / "images.u8" if pixels else None
+        if file is not None:
+            file.touch()
+        with display.task("packing pictures" if pixels else "checking pictures", len(items)) as advance:
+            card, kept = _decode_all(items, file, side, max_skipped, num_workers, advance)
+        if file is not None:
+            _close_gaps(file, kept, pack_bytes(1, side))
         encoded = [os.fsencode(items.names[i]) for i in kept]
         np.save(temporary / "kept.npy", kept)
         np.save(temporary / "bounds.npy", np.cumsum([0, *map(len, encoded)]))
@@ -226,34 +221,32 @@ def _make(
 
 def _decode_all(
     items: Items,
-    file: BinaryIO,
+    file: Path | None,
     side: int,
-    pixels: bool,
     max_skipped: float,
     num_workers: int | None,
     advance: Advance,
 ) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Decode all items, into the rows of a file if one is given; what to write down about them, and which are good."""
     skipped: list[tuple[str, str]] = []
     reasons: Counter[str] = Counter()
     kept: list[int] = []
-    digest = hashlib.sha256()  # of the pixels, where there are some
-    workers = Workers(num_workers)
+    digest = hashlib.sha256()
+    workers, start = Workers(num_workers), 0
+    task: Task = "check" if file is None else "pack"
+    portions = pieces(items, range(len(items)), _portion(items))
     try:
-        task: Task = "decode" if pixels else "check"
-        start = 0
-        for result in workers.map(task, pieces(items, range(len(items))), side=side):
-            good = [i for i in range(len(result.rows)) if i not in result.reasons]
-            for index, reason in result.reasons.items():
-                skipped.append((os.fsencode(items.names[start + index]).hex(), reason))
-                reasons[reason] += 1
-            if len(skipped) > max_skipped * len(items):
-                check_skipped(len(skipped), start + len(result.rows), max_skipped, reasons)
-            if pixels:
-                rows = np.ascontiguousarray(result.rows if len(good) == len(result.rows) else result.rows[good])
-                file.write(rows.data)
-                digest.update(rows.data)
-            kept.extend(start + i for i in good)
+        for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
+            for index in range(len(result.rows)):
+                if (reason := result.reasons.get(index)) is None:
+                    kept.append(start + index)
+                    digest.update(result.contents[index * HASH_BYTES : (index + 1) * HASH_BYTES])
+                else:
+                    skipped.append((os.fsencode(items.names[start + index]).hex(), reason))
+                    reasons[reason] += 1
             start += len(result.rows)
+            if len(skipped) > max_skipped * len(items):
+                check_skipped(len(skipped), start, max_skipped, reasons)
             advance(len(result.rows))
     finally:
         workers.close()
@@ -261,6 +254,29 @@ def _decode_all(
         check_skipped(len(skipped), len(items), max_skipped, reasons)
     card = {"pictures": len(kept), "skipped": skipped, "digest": digest.hexdigest()[:32]}
     return card, np.array(kept, np.int64)
+
+
+def _portion(items: Items) -> int:
+    """How many pictures a worker gets at a time: many small ones, few large ones."""
+    stamps = getattr(items, "stamps", None)
+    mean = 100_000 if stamps is None or not len(stamps) else float(stamps[:, 0].mean())
+    return int(np.clip(8_000_000 // max(mean, 1), 4, 128))
+
+
+def _close_gaps(path: Path, kept: NDArray[np.int64], row: int) -> None:
+    """Move the rows of a file that are kept together, and wait until they are on disk."""
+    with path.open("r+b") as file:
+        for stretch in np.split(np.arange(len(kept)), np.flatnonzero(np.diff(kept) > 1) + 1):
+            for first in range(int(stretch[0]), int(stretch[-1]) + 1, 1000):
+                source, num = int(kept[first]), min(1000, int(stretch[-1]) + 1 - first)
+                if source != first:
+                    file.seek(source * row)
+                    rows = file.read(num * row)
+                    file.seek(first * row)
+                    file.write(rows)
+        file.truncate(len(kept) * row)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def pieces(items: Items, order: Sequence[int] | NDArray[np.int64], num: int = 32) -> Iterator[list[str | bytes]]:

@@ -4,6 +4,7 @@ They are plain child processes with a pipe, not `multiprocessing`: nothing of th
 and nothing of its threads is copied. A picture that kills its process is skipped like any other bad picture.
 """
 
+import hashlib
 import logging
 import os
 import pickle
@@ -21,41 +22,64 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from msvq.data.decode import FACTS, Unreadable, decode, examine
+from msvq.data.decode import FACTS, Unreadable, decode, examine, read_content
 
-Task = Literal["decode", "check", "examine"]
+# decode: rows of pixels; pack: pixels into a file; check: read and forget; examine: rows of FACTS.
+Task = Literal["decode", "pack", "check", "examine"]
+Target = tuple[str, int]  # a file, and the row in it that the first picture gets
+HASH_BYTES = 20
 
 
 class Result(NamedTuple):
-    """One row per picture that was asked for, and why the rows of some are empty."""
+    """One row per picture that was asked for, why some are empty, and (pack, check) a hash of each file's content."""
 
     rows: NDArray[Any]
     reasons: dict[int, str]
+    contents: bytes = b""
 
 
-def perform(task: Task, pictures: Sequence[str | bytes], side: int) -> Result:
-    """Do a task on files or bytes, in this process. Rows: pixels, or nothing for `check`, or FACTS for `examine`."""
+def perform(task: Task, pictures: Sequence[str | bytes], side: int, target: Target | None = None) -> Result:
+    """Do a task on files or bytes, in this process."""
     reasons: dict[int, str] = {}
-    rows = _empty(task, len(pictures), side)
+    contents: list[bytes] = []
+    rows = _empty("decode" if task == "pack" else task, len(pictures), side)
     for index, picture in enumerate(pictures):
+        digest = bytes(HASH_BYTES)
         try:
             if task == "examine":
                 rows[index] = examine(picture)
+            elif task == "decode":
+                rows[index] = decode(picture, side)
             else:
-                pixels = decode(picture, side)
-                if task == "decode":
+                content = read_content(picture)
+                pixels = decode(content, side)
+                digest = hashlib.sha1(content, usedforsecurity=False).digest()
+                if task == "pack":
                     rows[index] = pixels
         except Unreadable as error:
             reasons[index] = str(error)
         except MemoryError:
             reasons[index] = "needs more memory than there is"
-    return Result(rows, reasons)
+        contents.append(digest)
+    if task != "pack":
+        return Result(rows, reasons, b"".join(contents) if task == "check" else b"")
+    assert target is not None
+    _write(rows, *target)
+    return Result(_empty(task, len(pictures), side), reasons, b"".join(contents))
 
 
 def _empty(task: Task, num: int, side: int) -> NDArray[Any]:
     if task == "examine":
         return np.zeros(num, FACTS)
     return np.zeros((num, side, side, 3) if task == "decode" else (num, 0), np.uint8)
+
+
+def _write(rows: NDArray[np.uint8], path: str, first: int) -> None:
+    with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - once per portion, in a hot loop
+        file.seek(first * rows[0].nbytes)
+        rest = memoryview(rows.data).cast("B")
+        while rest:
+            rest = rest[file.write(rest) :]
 
 
 class Workers:
@@ -69,16 +93,28 @@ class Workers:
         self._stop = weakref.finalize(self, _stop, self._started, self._threads)
 
     def map(
-        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int = 0, ahead: int | None = None
+        self,
+        task: Task,
+        chunks: Iterable[Sequence[str | bytes]],
+        *,
+        side: int = 0,
+        ahead: int | None = None,
+        file: str | None = None,
     ) -> Iterator[Result]:
-        """The results of the chunks, in order; `ahead` chunks are worked on before they are asked for."""
+        """The results of the chunks, in order; `ahead` chunks are worked on before they are asked for.
+
+        `pack` writes the pixels of the n-th picture into row n of `file`, which exists.
+        """
+        row = 0
         waiting: deque[Future[Result]] = deque()
         room = ahead or 2 * self.num
         try:
             for chunk in chunks:
                 if len(waiting) >= room:
                     yield waiting.popleft().result()
-                waiting.append(self._threads.submit(self._perform, task, chunk, side))
+                target = None if file is None else (file, row)
+                row += len(chunk)
+                waiting.append(self._threads.submit(self._perform, task, chunk, side, target))
             while waiting:
                 yield waiting.popleft().result()
         finally:
@@ -89,19 +125,31 @@ class Workers:
         """End the processes."""
         self._stop()
 
-    def _perform(self, task: Task, pictures: Sequence[str | bytes], side: int, *, chances: int = 2) -> Result:
+    def _perform(
+        self,
+        task: Task,
+        pictures: Sequence[str | bytes],
+        side: int,
+        target: Target | None = None,
+        *,
+        chances: int = 2,
+    ) -> Result:
         worker = self._living()
-        result = worker.ask(task, pictures, side)
+        result = worker.ask(task, pictures, side, target)
         if result is not None:
             self._idle.put(worker)
             return result
         self._started.remove(worker)
         if not chances:
-            return Result(_empty(task, 1, side), {0: "ended the process that was reading it"})
+            return Result(_empty(task, 1, side), {0: "ended the process that was reading it"}, bytes(HASH_BYTES))
         # One of them killed the process, or something else did: ask for each alone, twice before it is blamed.
-        parts = [self._perform(task, [picture], side, chances=chances - 1) for picture in pictures]
+        targets = [None if target is None else (target[0], target[1] + i) for i in range(len(pictures))]
+        parts = [
+            self._perform(task, [picture], side, place, chances=chances - 1)
+            for picture, place in zip(pictures, targets, strict=True)
+        ]
         reasons = {index: part.reasons[0] for index, part in enumerate(parts) if part.reasons}
-        return Result(np.concatenate([part.rows for part in parts]), reasons)
+        return Result(np.concatenate([part.rows for part in parts]), reasons, b"".join(p.contents for p in parts))
 
     def _living(self) -> "_Worker":
         """An idle process, or a new one; those that were killed while idle are forgotten."""
@@ -131,16 +179,18 @@ class _Worker:
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **_QUIET}
         )
 
-    def ask(self, task: Task, pictures: Sequence[str | bytes], side: int) -> Result | None:
-        """The result, or None if the process died."""
+    def ask(self, task: Task, pictures: Sequence[str | bytes], side: int, target: Target | None) -> Result | None:
+        """The result, or None if the process died. Raises what went wrong with the target."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            pickle.dump((task, list(pictures), side), self.process.stdin, protocol=5)
+            pickle.dump((task, list(pictures), side, target), self.process.stdin, protocol=5)
             self.process.stdin.flush()
-            result: Result = pickle.load(self.process.stdout)  # of our own process
+            result: Result | OSError = pickle.load(self.process.stdout)  # of our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # ValueError: closed meanwhile
             self.end()
             return None
+        if isinstance(result, OSError):
+            raise result
         return result
 
     def end(self) -> None:
@@ -197,8 +247,13 @@ def serve() -> None:
     logging.disable()  # a bad picture has its reason; what a library says about it besides is of no use
     while True:
         try:
-            task, pictures, side = pickle.load(source)
-            pickle.dump(perform(task, pictures, side), answers, protocol=5)
+            request = pickle.load(source)
+            answer: Result | OSError
+            try:
+                answer = perform(*request)
+            except OSError as error:  # of the target: a full disk
+                answer = error
+            pickle.dump(answer, answers, protocol=5)
             answers.flush()
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             os._exit(0)  # at once: there is nobody left to write to
