@@ -297,3 +297,122 @@ def test_download_is_for_known_data_sets(msvq_says: Says, photos: Path, tmp_path
     code, _, err = msvq_says("pretrain", "--data", photos, "--download", "--out", tmp_path / "x")
     assert code == 2
     assert "--download fetches a known data set" in err
+
+
+def test_odd_bytes_in_folder_and_class_names_survive_to_the_report(msvq_says: Says, tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"bad\xff [old]")
+    for i in range(40):
+        save(root / os.fsdecode((b"c\xfe", b"d[b]")[i % 2]) / f"{i}.png", i)
+    out = tmp_path / "run[/b]"
+    code, said, err = msvq_says("pretrain", "--data", root, "--out", out, *FAST)
+    assert code == 0, err
+    assert "MSVQ on bad\\udcff [old]: 36 pictures" in said
+    assert f"report  {out / 'report.html'}" in said
+    assert "c\\udcfe" in (out / "report.html").read_text()
+    assert msvq.load(out).config.data.source == str(root)
+    assert msvq_says("datasets")[0] == 0
+    packed = json.loads(msvq_says("datasets", "--json")[1])["packed"]
+    assert packed[0]["source"].endswith("bad\\udcff [old]")
+
+
+def test_a_run_goes_on_where_its_folder_has_moved(
+    msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert msvq_says("pretrain", "--data", photos, "--out", out, *FAST)[0] == 130
+    photos.rename(tmp_path / "elsewhere")
+    code, _, err = msvq_says("pretrain", "--out", out, "--resume", "--data", tmp_path / "elsewhere")
+    assert code == 0, err
+    assert msvq.load(out).config.data.source == str(tmp_path / "elsewhere")
+
+
+def test_a_stream_needs_no_cache(
+    msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "file"))  # nothing can be written below a file
+    words = ["pretrain", "--data", photos, *FAST]
+    code, _, err = msvq_says(*words, "--out", tmp_path / "store")
+    assert code == 2
+    assert "Not a directory" in err
+    code, said, err = msvq_says(*words, "--out", tmp_path / "stream", "--set", "data.mode=stream")
+    assert code == 0, err
+    assert "2 of 62 pictures cannot be read" in said
+
+
+def test_a_folder_that_cannot_be_looked_into_is_mentioned(
+    msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "closed").mkdir()
+    save(photos / "closed" / "x.png", 1)
+    scandir = os.scandir
+
+    def forbidden(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    out = tmp_path / "run"
+    code, said, err = msvq_says("pretrain", "--data", photos, "--out", out, *FAST)
+    assert code == 0, err
+    assert "note: 1 folders cannot be looked into, such as 'closed'; see skipped.csv" in said
+    assert "closed,cannot be looked into: Permission denied\n" in (out / "skipped.csv").read_text()
+
+
+def test_a_small_folder_gets_small_groups(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    words = ["--data", photos, *FAST, "--set", "data.size=8"]
+    code, said, err = msvq_says("pretrain", *words, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert "note: a batch of 8 is normalised in 2 groups instead of 8" in said
+    code, _, err = msvq_says("pretrain", *words, "--out", tmp_path / "r2", "--set", "method.bn_splits=8")
+    assert code == 2
+    assert "train.batch_size 8 leaves one picture in each of the method's bn_splits 8" in err
+
+
+def test_embedding_takes_every_picture_whatever_its_split(msvq_says: Says, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    for i in range(40):
+        save(root / "train" / "ab"[i % 2] / f"{i}.png", i)
+    for i in range(4):
+        save(root / "val" / "ab"[i % 2] / f"{i}.png", i)
+        save(root / "test" / f"{i}.png", i)
+    code, said, err = msvq_says("pretrain", "--data", root, "--out", tmp_path / "run", *FAST)
+    assert code == 0, err
+    assert "MSVQ on data: 40 pictures" in said  # nothing held out: val/ has labels, test/ has none
+    assert "note: 4 pictures beside train/ and val/ are left out" in said
+    found = msvq.load(tmp_path / "run").embed_source(root)
+    assert len(found.names) == 48
+    assert sorted(found.labels.tolist()) == [-1] * 4 + [0] * 22 + [1] * 22
+
+
+def test_supervised_fits_its_batch_to_the_labelled_pictures(msvq_says: Says, photos: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in photos.glob("holiday*"))
+    lines = [f"{n}\t{i % 2}" if i < 30 else n for i, n in enumerate(names)]
+    (photos / "list.txt").write_text("\n".join(lines))
+    words = ["--method", "supervised", "--epochs", "1", "--set", "backbone.width=2"]
+    code, said, err = msvq_says("pretrain", "--data", photos / "list.txt", "--out", tmp_path / "run", *words)
+    assert code == 0, err
+    assert "pictures: train.batch_size is 16 instead of 256" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", ""], "unknown data set ''"),
+        (["--data", "PIPE.txt"], "is neither a file nor a folder"),
+        (["--data", "cifar10", "--set", "data.labels=none"], "data.labels=none is for one's own pictures"),
+    ],
+)
+def test_odd_requests_get_one_sentence(
+    msvq_says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(tmp_path / "PIPE.txt")
+    for command in (["pretrain", "--out", "run"], ["doctor"]):
+        code, _, err = msvq_says(*command, *arguments)
+        assert code == 2
+        assert sentence in err
+        assert err.count("\n") == 1

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from msvq.data.folders import walk
@@ -88,17 +89,18 @@ def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> Non
     for row in known:
         numbers = (f"{row['train']:,}", f"{row['test']:,}", str(row["classes"]), str(row["size"]))
         state = row["state"] + (f"\n{row['where']}" if row["where"] else "")
-        table.add_row(row["name"], *numbers, state)
+        table.add_row(row["name"], *numbers, escape(state))
     console.print(table)
     console.print(
         f"Looked in {downloads() if root is None else root}; --data-root names another folder. Your own pictures need "
         f"no name: --data PATH.",
         soft_wrap=True,
+        markup=False,
         highlight=False,
     )
     if cached:
         table = Table("packed from", "pictures", "size", "MB", box=box.SIMPLE, pad_edge=False)
         for row in cached:
-            table.add_row(row["source"], f"{row['pictures']:,}", str(row["size"]), f"{row['bytes'] / 1e6:,.0f}")
+            table.add_row(escape(row["source"]), f"{row['pictures']:,}", str(row["size"]), f"{row['bytes'] / 1e6:,.0f}")
         console.print(table)
-        console.print(f"Packs are in {packs()} and may be deleted: they are made again.", highlight=False)
+        console.print(f"Packs are in {packs()} and may be deleted: they are made again.", markup=False, highlight=False)

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from msvq.display import printable
 from msvq.errors import BadInput
 from msvq.version import __version__
 
@@ -40,7 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
         if isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
-        Console(stderr=True).print(f"msvq: {sentence}", style="red", soft_wrap=True, markup=False, highlight=False)
+        Console(stderr=True).print(
+            f"msvq: {printable(sentence)}", style="red", soft_wrap=True, markup=False, highlight=False
+        )
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         way_out = "; continue the run with --resume" if "pretrain" in arguments else ""
@@ -81,6 +84,7 @@ def doctor(
         str, typer.Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
     ],
     data_root: Annotated[Path | None, typer.Option(help="Where the named data set is.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
@@ -95,7 +99,9 @@ def doctor(
     from msvq.display import Display
 
     display = Display(Console(stderr=True))
-    report, findings = check.examine_data(data, data_root=data_root, overrides=settings or [], display=display)
+    report, findings = check.examine_data(
+        data, data_root=data_root, download=download, overrides=settings or [], display=display
+    )
     if as_json:
         typer.echo(check.as_json(report, findings))
     else:
@@ -168,7 +174,8 @@ def pretrain(
         overwrite=overwrite,
         made_by="msvq pretrain",
     )
-    Console().print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True)
+    where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
+    Console().print(where, soft_wrap=True, markup=False, highlight=False)
 
 
 @app.command()

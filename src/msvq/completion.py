@@ -7,7 +7,7 @@ import torch
 
 from msvq.config import Settings
 from msvq.data.inspection import fit_to_count
-from msvq.data.sources import absolute
+from msvq.data.sources import absolute, is_path
 from msvq.data.store import DataSet
 from msvq.errors import BadInput
 from msvq.model.backbones import resolve_stem
@@ -22,7 +22,7 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
     precision = resolve_precision(settings.train.precision, device)
     stem = resolve_stem(settings.backbone.stem, data.size)
     root = settings.data.root
-    place = {"source": absolute(settings.data.source), "root": None if root is None else root.absolute()}
+    place = {"source": absolute(settings.data.source), "root": None if root is None else root.expanduser().absolute()}
     sizes = {"size": data.size, "test_size": data.test_size}
     method = fill_facts(settings.method, {"num_classes": data.num_classes, "num_pictures": len(data.train)})
     return settings.model_copy(
@@ -41,24 +41,25 @@ def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -
     `keep` are the settings that were asked for by name (`train.batch_size`): they stay as they are.
     """
     keep, notes, method = set(keep), [], dict(settings.method)
-    holder = method if "queue_size" in method else method.get("base_options") or {}
-    batch, queue = settings.train.batch_size, int(holder.get("queue_size") or 0)
-    fitting_batch, fitting_queue = fit_to_count(num_pictures, batch, queue, int(method.get("bn_splits") or 1))
-    if "train.batch_size" not in keep and fitting_batch != batch:
+    wrapped = "base_options" in method  # a method around another: batch norm and queue are the other's
+    options = dict(method.get("base_options") or {}) if wrapped else method
+    batch, queue, splits = (settings.train.batch_size, options.get("queue_size") or 0, options.get("bn_splits") or 1)
+    fitting_batch, fitting_queue = fit_to_count(num_pictures, batch, queue, splits)
+    if "train.batch_size" in keep:
+        fitting_batch = batch
+    elif fitting_batch != batch:
         notes.append(f"{num_pictures:,} pictures: train.batch_size is {fitting_batch} instead of {batch}")
-        settings = settings.model_copy(
-            update={"train": settings.train.model_copy(update={"batch_size": fitting_batch})}
-        )
-        splits = int(method.get("bn_splits") or 1)
-        if fitting_batch % splits and "method.bn_splits" not in keep:
-            method["bn_splits"] = 1
-            notes.append("method.bn_splits is 1: the batch is too small for groups")
-    if queue and not keep & {"method.queue_size", "method.base_options.queue_size"} and fitting_queue != queue:
+        train = settings.train.model_copy(update={"batch_size": fitting_batch})
+        settings = settings.model_copy(update={"train": train})
+    asked = {key.rpartition(".")[2] for key in keep if key.startswith("method.")}
+    groups = next(n for n in range(splits, 0, -1) if n == 1 or (fitting_batch % n == 0 and fitting_batch // n >= 4))
+    if groups != splits and "bn_splits" not in asked:
+        notes.append(f"a batch of {fitting_batch} is normalised in {groups} groups instead of {splits}")
+        options["bn_splits"] = groups
+    if queue and fitting_queue != queue and "queue_size" not in asked:
         notes.append(f"{num_pictures:,} pictures: the queue holds {fitting_queue:,} instead of {queue:,}")
-        if holder is method:
-            method["queue_size"] = fitting_queue
-        else:
-            method["base_options"] = {**holder, "queue_size": fitting_queue}
+        options["queue_size"] = fitting_queue
+    method = {**method, "base_options": options} if wrapped else options
     return settings.model_copy(update={"method": method}), notes
 
 
@@ -76,11 +77,16 @@ def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]
 
 
 def check_unchanged(saved: Settings, now: Settings) -> None:
-    """Raise if a setting differs from the run's in a way that changes the result."""
+    """Raise if a setting differs from the run's in a way that changes the result.
+
+    A folder may have moved: whether its pictures are the same is for the caller to check.
+    """
+    paths = is_path(saved.data.source) and is_path(now.data.source)
+    moved = {("data", "source")} if paths else set()
     for section in ("data", "augment", "backbone", "method", "train", "evaluate"):
         old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
         for key in old | new:
-            if old.get(key) != new.get(key) and (section, key) not in MAY_CHANGE:
+            if old.get(key) != new.get(key) and (section, key) not in MAY_CHANGE | moved:
                 raise BadInput(
                     f"cannot resume with another {section}.{key}: the run has {old.get(key)!r}, "
                     f"not {new.get(key)!r}; leave the flag out, or start a new run in another --out"

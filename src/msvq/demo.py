@@ -39,7 +39,7 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     for name, accuracy in rows.items():
         table.add_row(name, f"{accuracy:.1f} %")
     console.print(table)
-    console.print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True)
+    console.print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True, markup=False)
     return run
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from msvq.config import Settings
 from msvq.data.store import DataSet
+from msvq.display import Display, printable
 from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.version import __version__
@@ -73,12 +74,7 @@ def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:
     rows = [(name, reason)] if path.is_file() else [("file", "reason"), (name, reason)]
     with path.open("a", encoding="utf-8", newline="") as file:
         file.write(_csv(rows))
-    console.print(f"note: {printable(name)} {reason}; another picture takes its place", markup=False, highlight=False)
-
-
-def printable(name: str) -> str:
-    """A file's name as text: bytes that are none are written as escapes."""
-    return name.encode(errors="backslashreplace").decode()
+    Display(console).note(f"note: {name} {reason}; another picture takes its place")
 
 
 def _csv(rows: Sequence[tuple[str, str]]) -> str:

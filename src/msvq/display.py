@@ -12,6 +12,11 @@ PATIENCE = 2.0  # seconds after which work without a terminal is worth a line
 Advance = Callable[[int], None]
 
 
+def printable(text: str) -> str:
+    """Text that any file and terminal takes: bytes of a file's name that are no UTF-8 are written as escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class Display:
     """Shows how far a piece of work is."""
 
@@ -20,7 +25,7 @@ class Display:
 
     def note(self, sentence: str) -> None:
         """Print a sentence."""
-        self.console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+        self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False)
 
     @contextmanager
     def task(self, description: str, total: int, *, in_bytes: bool = False) -> Iterator[Advance]:

@@ -35,12 +35,13 @@ def examine_data(
     *,
     data_root: str | Path | None = None,
     overrides: Sequence[str] = (),
+    download: bool = False,
     display: Display | None = None,
 ) -> tuple[dict[str, Any], list[Finding]]:
     """The report on a data set as plain values, and what was found. Every picture is read once."""
     display = display or Display()
     settings = resolve(data=data, data_root=data_root, overrides=overrides)
-    found = limited(locate(settings.data, display=display), settings.data)
+    found = limited(locate(settings.data, download=download, display=display), settings.data)
     seen = inspect_pictures(found, settings.data.workers, display)
     plan = _plan(settings, found, seen, overrides)
     copies, overlap = find_copies(seen.facts, seen.is_train)

@@ -21,5 +21,5 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    """Write a text file atomically; what cannot be encoded (a file name's odd bytes) is written as an escape."""
+    write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))

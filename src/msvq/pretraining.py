@@ -19,6 +19,7 @@ from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.neighbours import save_neighbours
+from msvq.files import write_text
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
 from msvq.report.page import write_report
@@ -88,12 +89,14 @@ def _pretrain(
     notes = list(dataset.notes)
     if is_path(settings.data.source) and recipe is None and saved is None:
         asked_for = (text.partition("=")[0].strip() for text in overrides)
-        settings, changes = fit_to_data(settings, len(dataset.train), keep=asked_for)
+        pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
+        settings, changes = fit_to_data(settings, len(pictures), keep=asked_for)
         notes += changes
     settings = complete(settings, dataset, target)
     if saved is not None:
         check_unchanged(saved.config, settings)
         check_same_data(saved, dataset)
+        write_text(out / "config.yaml", settings.to_yaml())  # where the data is now
     network = build_method(settings, dataset.size)
     check_fit(network, settings.train.batch_size)
     for view in network.views:
@@ -109,8 +112,9 @@ def _pretrain(
         start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
     if dataset.stream is not None:
         dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
+    display = Display(console)
     for note in notes:
-        console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+        display.note(f"note: {note}")
     return train(out, settings, dataset, network, loader, console=console, resume=saved is not None)
 
 
@@ -183,6 +187,8 @@ def train(
         f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "
         f"{loader.device} {precision}",
         soft_wrap=True,
+        markup=False,
+        highlight=False,
     )
     trainer.fit()
     save_encoder(out, method.encoder, settings, data)

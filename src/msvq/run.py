@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from msvq.config import Settings, read_config
+from msvq.data.listing import Listing
 from msvq.data.packing import pieces
 from msvq.data.sources import DataSettings, locate
 from msvq.data.splits import Splits
@@ -93,12 +94,12 @@ class Run:
         return features
 
     def embed_source(self, source: str | Path, *, workers: int | None = None) -> "Embedded":
-        """Features of the pictures in a folder or a list; those that cannot be read are named, with the reason."""
-        items = locate(DataSettings(source=str(source)))
+        """Features of all pictures in a folder or a list; those that cannot be read are named, with the reason."""
+        items = locate(DataSettings(source=str(source)), whole=True)
         if isinstance(items, Splits):
             raise BadInput(f"{str(source)!r} holds arrays; give them to Run.embed")
         good: list[int] = []
-        skipped: list[tuple[str, str]] = []
+        skipped = list(items.unlisted) if isinstance(items, Listing) else []
         pool, side = Workers(workers), self.card["size"]
 
         def batches() -> Iterator[NDArray[np.uint8]]:

@@ -191,3 +191,26 @@ def test_a_missing_root_says_what_is_needed(tmp_path: Path) -> None:
         open_dataset(DataSettings(source="cifar10"))
     with pytest.raises(BadInput, match="there is no stl10_binary in"):
         open_dataset(DataSettings(source="stl10", root=tmp_path))
+
+
+def test_labels_that_do_not_match_the_pictures_are_refused(stl10: tuple[Path, Any]) -> None:
+    root, _ = stl10
+    (root / "stl10_binary" / "train_y.bin").write_bytes(b"\1" * 9)
+    with pytest.raises(BadInput, match="has 10 train pictures and 9 labels"):
+        open_dataset(DataSettings(source="stl10", root=root))
+
+
+def test_random_damage_to_a_batch_is_one_sentence_or_harmless(cifar10: tuple[Path, Any, Any]) -> None:
+    root, _, _ = cifar10
+    path = root / "cifar-10-batches-py" / "data_batch_1"
+    dump(path, {b"data": pictures(2, 32).transpose(0, 3, 1, 2).reshape(2, -1), b"labels": [0, 1]})
+    whole, rng = path.read_bytes(), np.random.default_rng(1)
+    places = [*range(150), *range(len(whole) - 100, len(whole))]  # where the structure is, not the pixels
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] = int(rng.integers(256))
+        path.write_bytes(bytes(damaged))
+        try:
+            open_dataset(DataSettings(source="cifar10", root=root))
+        except BadInput as error:
+            assert str(path) in str(error)  # noqa: PT017 - some of the damage is harmless

@@ -254,3 +254,17 @@ def test_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(BadInput, match=r"cannot download cifar-10-python.tar.gz from 127\.0\.0\.1"):
         open_dataset(DataSettings(source="cifar10", root=tmp_path / "d"), download=True)
     assert [p for p in (tmp_path / "d").rglob("*") if not p.name.endswith(".lock")] == []
+
+
+def test_tiny_imagenet_in_a_renamed_folder_keeps_its_val(tmp_path: Path) -> None:
+    for path, content in official_files("tinyimagenet").items():
+        (tmp_path / "tiny" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tiny" / path).write_bytes(content)
+    data = open_dataset(DataSettings(source="tinyimagenet", root=tmp_path / "tiny"))
+    assert (len(data.train), len(data.test)) == (90, 12)
+
+
+def test_download_replaces_a_damaged_archive(served: Path, tmp_path: Path) -> None:
+    archive = official.OFFICIAL["cifar10"].archive
+    (tmp_path / archive.name).write_bytes(b"half of it")
+    assert len(open_dataset(DataSettings(source="cifar10", root=tmp_path), download=True).train) == 100

@@ -27,7 +27,9 @@ from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.listing import limit_train
 from msvq.data.lists import list_file
-from msvq.data.packing import Items, Names, Pack, check_skipped, open_pack
+from msvq.data.names import Names
+from msvq.data.packing import Items, Pack, open_pack
+from msvq.data.skipping import check_skipped
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.workers import Result, Task, Workers, perform
 from msvq.display import Display
@@ -243,7 +245,7 @@ def test_nearly_all_may_be_unreadable_if_so_allowed_but_not_all(
     assert list(pack.names) == ["ok.png"]
     assert pack.skipped == tuple((f"{number:02}.png", "is empty") for number in range(40))
     monkeypatch.setattr(packing, "_portion", lambda items: 8)
-    with pytest.raises(BadInput, match=r"^8 of 8 pictures .*data.max_skipped = 0.1 allows"):  # it stops early
+    with pytest.raises(BadInput, match=r"^8 of the first 8 pictures .*data.max_skipped = 0.1 allows"):  # it stops early
         pack_of(tmp_path / "bad", side=8)
     (tmp_path / "bad" / "ok.png").unlink()
     with pytest.raises(BadInput) as raised:

@@ -19,7 +19,7 @@ _TEST_LABELS = ("test_labels", "y_test", "test_y", "val_labels", "y_val")
 
 
 def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
-    """The splits in a file of arrays. A .npy stays on disk and is mapped."""
+    """The splits in a file of arrays. A .npy of colour pictures, channels last, stays on disk and is mapped."""
     try:
         loaded = np.load(path, mmap_mode="c", allow_pickle=False)
         if isinstance(loaded, np.ndarray):  # the content decides, whatever it is called

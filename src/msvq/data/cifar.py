@@ -23,12 +23,18 @@ class _ArraysOnly(pickle.Unpickler):
     """Reads plain containers and numpy arrays. Anything else that a pickle could call is refused."""
 
     ALLOWED = frozenset(
-        {("multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+        {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),
+        }
     )
 
     def find_class(self, module: str, name: str) -> Any:
         """Resolve a name, if it is one that an array needs."""
-        if (module.rpartition(".")[2], name) not in self.ALLOWED or module.split(".")[0] not in ("numpy", "_codecs"):
+        if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name} is not part of a picture")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
@@ -37,7 +43,9 @@ def _unpickle(path: Path) -> dict[bytes, Any]:
     try:
         with path.open("rb") as file:
             values = _ArraysOnly(file, encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # damaged pickles raise almost anything
         raise BadInput(f"{path} is damaged or not what it should be ({error}); extract it again") from None
     if not isinstance(values, dict):
         raise BadInput(f"{path} is not a batch of pictures; extract it again")
@@ -54,15 +62,22 @@ def _read_batches(path: Path, parts: list[str], test: str, labels: bytes, names:
     meta = _unpickle(path / names[0]).get(names[1], []) if (path / names[0]).is_file() else []
     held_out = _cifar_batch(path / test, labels)
     count = 1 + int(max(train.labels.max(), held_out.labels.max()))
-    class_names = tuple(bytes(n).decode() for n in meta) if len(meta) >= count else tuple(map(str, range(count)))
+    class_names = tuple(map(str, range(count)))
+    if isinstance(meta, list) and len(meta) >= count and all(isinstance(n, bytes) for n in meta):
+        class_names = tuple(n.decode(errors="replace") for n in meta)
     return Splits(train, train, held_out, class_names, notes)
 
 
 def _cifar_batch(path: Path, key: bytes) -> Pictures:
     """Rows of 1024 red, 1024 green and 1024 blue values, row by row of the picture."""
     values = _unpickle(path)
-    data, labels = np.asarray(values.get(b"data")), np.asarray(values.get(key))
+    try:
+        data, labels = np.asarray(values.get(b"data")), np.asarray(values.get(key))
+    except Exception:  # lists of unequal length, arrays without content
+        raise BadInput(f"{path} is not a batch of pictures; extract it again") from None
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072 or labels.shape != data.shape[:1]:
+        raise BadInput(f"{path} is not a batch of pictures; extract it again")
+    if not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
         raise BadInput(f"{path} is not a batch of pictures; extract it again")
     images = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return Pictures(images, labels.astype(np.int64))

@@ -79,8 +79,11 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> Non
         found.stamps.append(stamp)
 
 
-def list_folder(root: Path, *, use_labels: bool = True) -> Listing:
-    """A folder: flat, nested, one subfolder per class, or with train/ and test/ or val/ inside."""
+def list_folder(root: Path, *, use_labels: bool = True, whole: bool = False) -> Listing:
+    """A folder: flat, nested, one subfolder per class, or with train/ and test/ or val/ inside.
+
+    `whole` takes no notice of splits and keeps every picture, in the order of the names.
+    """
     found = walk(root)
     if not found.names and found.unlisted:
         raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
@@ -91,19 +94,25 @@ def list_folder(root: Path, *, use_labels: bool = True) -> Listing:
     tops = {p[0].lower(): p[0] for p in parts if len(p) > 1}
     train_top = _train_folder(parts, tops)
     notes: list[str] = []
+    judged = parts if train_top is None else [p for p in parts if p[0] == train_top and len(p) > 1]
+    kinds = (_classes(judged, start=0 if train_top is None else 1) if use_labels else None) or {}
+    if whole:
+        level = 0 if train_top is None else 1
+        labels = np.array([kinds.get(p[level], -1) if len(p) > level + 1 else -1 for p in parts], np.int64)
+        names, stamps = found.select(range(len(parts)))
+        listing = Listing(str(root), names, stamps, labels, len(names), tuple(kinds))
+        return replace(listing, num_others=found.num_others, unlisted=tuple(found.unlisted))
     if train_top is None:
-        kinds = _classes(parts, start=0) if use_labels else None
-        listing = _arrange(root, found, parts, range(len(parts)), [], kinds or {}, notes)
+        listing = _arrange(root, found, parts, range(len(parts)), [], kinds, notes)
     else:
-        tests = [tops[name] for name in TEST_NAMES if name in tops]
-        wanted = {train_top, *tests[:1], *(tops[name] for name in MORE_NAMES if name in tops)}
-        train = [i for i, p in enumerate(parts) if p[0] in wanted and p[0] not in tests and len(p) > 1]
-        test = [i for i, p in enumerate(parts) if p[0] in tests[:1] and len(p) > 1]
+        test_top = _test_folder(parts, tops, kinds)
+        wanted = {train_top, *(tops[name] for name in MORE_NAMES if name in tops)}
+        train = [i for i, p in enumerate(parts) if p[0] in wanted and len(p) > 1]
+        test = [i for i, p in enumerate(parts) if p[0] == test_top and len(p) > 1]
         if left_out := len(parts) - len(train) - len(test):
-            places = f"{train_top}/" + (f" and {tests[0]}/" if tests else "")
+            places = f"{train_top}/" + (f" and {test_top}/" if test_top else "")
             notes.append(f"{left_out:,} pictures beside {places} are left out")
-        kinds = _classes([parts[i] for i in train if parts[i][0] == train_top], start=1) if use_labels else None
-        listing = _arrange(root, found, parts, train, test, kinds or {}, notes, top=train_top)
+        listing = _arrange(root, found, parts, train, test, kinds, notes, top=train_top)
     if listing.class_names:
         listing = add_note(
             listing, f"{len(listing.class_names)} classes, by folder; --set data.labels=none leaves them out"
@@ -118,6 +127,13 @@ def _train_folder(parts: Sequence[Sequence[str]], tops: dict[str, str]) -> str |
     if top is None or not others or any(name in tops for name in TEST_NAMES):
         return top
     return top if any(len(p) > 2 for p in parts if p[0] == top) else None
+
+
+def _test_folder(parts: Sequence[Sequence[str]], tops: dict[str, str], kinds: dict[str, int]) -> str | None:
+    """The first of test/, val/ ... whose pictures have a known class: often test/ has none, and val/ serves."""
+    there = [tops[name] for name in TEST_NAMES if name in tops]
+    labelled = {p[0] for p in parts if len(p) > 2 and p[1] in kinds}
+    return next((top for top in there if top in labelled), there[0] if there else None)
 
 
 def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | None:

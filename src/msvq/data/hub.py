@@ -39,6 +39,11 @@ class HubPictures:
         raise IndexError(index)
 
     @property
+    def origin(self) -> str:
+        """What its packs belong to."""
+        return self.root
+
+    @property
     def num_bank(self) -> int:
         """How many training pictures have a label."""
         return int((self.labels[: self.num_train] >= 0).sum())
@@ -83,7 +88,9 @@ def open_hub(name: str, *, use_labels: bool = True) -> HubPictures:
     label = next((key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
     label = label if use_labels else None
     class_names = tuple(features[label].names) if label else ()
-    test_name = next((n for n in TEST_NAMES if n in splits and n != train_name), None)
+    tests = [n for n in TEST_NAMES if n in splits and n != train_name]
+    # The first that has labels: often test has none, and validation serves.
+    test_name = next((n for n in tests if (_labels(splits[n], label) >= 0).any()), tests[0] if tests else None)
     chosen = [splits[n] for n in (train_name, test_name) if n is not None]
     tables = [table.cast_column(column, datasets.Image(decode=False)) for table in chosen]
     labels = [_labels(table, label) for table in tables]

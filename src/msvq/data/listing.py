@@ -27,12 +27,18 @@ class Listing:
     notes: tuple[str, ...] = ()
     num_others: int = 0  # files that are no pictures by their name
     unlisted: tuple[tuple[str, str], ...] = ()  # folders that could not be looked into, and why
+    listed_in: str = ""  # the file that lists them, if one does
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> str:
         return os.path.join(self.root, self.names[index])
+
+    @property
+    def origin(self) -> str:
+        """What its packs belong to."""
+        return self.listed_in or self.root
 
     @property
     def num_bank(self) -> int:

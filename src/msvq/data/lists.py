@@ -3,6 +3,7 @@
 import csv
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ _COLUMNS = {
 }
 
 
-def list_file(path: Path, *, use_labels: bool = True) -> Listing:
+def list_file(path: Path, *, use_labels: bool = True, whole: bool = False) -> Listing:
     """A list of files: a .txt with a file per line and perhaps a tab and its label, or a .csv with a header.
 
-    Relative names start at the list's own folder. A split column says train or test (or val).
+    Relative names start at the list's own folder. A split column says train or test (or val); `whole` takes no notice
+    of splits and keeps every picture.
     """
     rows = list(_rows(path))
     if not rows:
@@ -32,9 +34,11 @@ def list_file(path: Path, *, use_labels: bool = True) -> Listing:
     words = sorted({row[1] for row in rows if row[1] not in ("", "-1")}, key=_rank)
     kinds = {word: label for label, word in enumerate(words)} if use_labels and len(words) > 1 else {}
     labels = np.array([kinds.get(row[1], -1) for row in rows], np.int64)
+    if whole:
+        return Listing(root, names, stamps, labels, len(names), tuple(kinds), listed_in=str(path))
     is_test = np.array([row[2] in TEST_NAMES for row in rows])
     order = np.argsort(is_test, kind="stable")
-    return arrange(
+    listing = arrange(
         root,
         [names[i] for i in order],
         stamps[order],
@@ -42,6 +46,7 @@ def list_file(path: Path, *, use_labels: bool = True) -> Listing:
         num_train=int((~is_test).sum()),
         class_names=tuple(kinds),
     )
+    return replace(listing, listed_in=str(path))
 
 
 def _rank(word: str) -> tuple[bool, str, str]:

@@ -1,6 +1,6 @@
 """The paper's four data sets, from official files or class folders, split as it splits them (methods.md 1.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msvq.data.archives import Archive, fetch, unpack
@@ -108,6 +108,9 @@ def find_official(name: str, root: Path | None) -> Place | None:
         if path.name == archive.folder and path.is_dir():
             return Place(path, "files")
     for path in (root, root / name):
+        if name == "tinyimagenet" and (path / "val" / "val_annotations.txt").is_file():  # renamed, else official
+            return Place(path, "files")
+    for path in (root, root / name):
         if path.is_dir() and any(child.name.lower() in TRAIN_NAMES for child in path.iterdir() if child.is_dir()):
             return Place(path, "folders")
     return Place(root / archive.name, "archive") if (root / archive.name).is_file() else None
@@ -116,7 +119,7 @@ def find_official(name: str, root: Path | None) -> Place | None:
 def read_official(name: str, root: Path | None, *, download: bool = False, display: Display) -> Splits | Listing:
     """The splits of a data set: pictures in memory, or the list of its files. What is missing is in the notes."""
     archive, place = OFFICIAL[name].archive, find_official(name, root)
-    if place is None and download:
+    if download and (place is None or place.form == "archive"):
         folder = downloads() if root is None else root
         folder.mkdir(parents=True, exist_ok=True)
         fetch(archive, folder, display)
@@ -154,4 +157,6 @@ def _with_gaps(name: str, listing: Listing) -> Listing:
         )
         if there < whole
     ]
+    # Their classes are a matter of course.
+    listing = replace(listing, notes=tuple(note for note in listing.notes if "by folder" not in note))
     return add_note(listing, f"a part of {facts.title}: {', '.join(gaps)}") if gaps else listing

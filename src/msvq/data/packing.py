@@ -11,16 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from msvq.data.decode import PASSING
+from msvq.data.names import Names
 from msvq.data.places import packs
+from msvq.data.skipping import check_skipped
 from msvq.data.workers import HASH_BYTES, Task, Workers
-from msvq.display import Advance, Display
+from msvq.display import Advance, Display, printable
 from msvq.errors import BadInput
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
@@ -32,7 +34,12 @@ class Items(Protocol):
 
     @property
     def root(self) -> str:
-        """What they belong to: packs of the same root replace each other."""
+        """The folder that their names are relative to, where they are files."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """What they come from: packs of the same origin replace each other."""
         ...
 
     @property
@@ -57,34 +64,9 @@ class Pack:
 
     images: NDArray[np.uint8] | None  # [M, S, S, 3], mapped
     kept: NDArray[np.int64]  # [M]: their positions among the items
-    names: "Names"
+    names: Names
     skipped: tuple[tuple[str, str], ...]  # name and reason
     digest: str  # of the content of their files
-
-
-class Names(Sequence[str]):
-    """Names of many pictures, mapped from disk: they cost no memory until one is asked for."""
-
-    def __init__(self, blob: NDArray[np.uint8], bounds: NDArray[np.int64]) -> None:
-        self.blob, self.bounds = blob, bounds  # name i is blob[bounds[i]:bounds[i + 1]]
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def part(self, start: int, stop: int | None) -> "Names":
-        """A stretch of them, still on disk."""
-        first, last, _ = slice(start, stop).indices(len(self))
-        return Names(self.blob, self.bounds[first : last + 1])
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        return os.fsdecode(self.blob[self.bounds[place] : self.bounds[place + 1]].tobytes())
 
 
 def open_pack(
@@ -92,18 +74,31 @@ def open_pack(
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
     key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
-    place = packs() / f"{hashlib.sha256(os.fsencode(items.root)).hexdigest()[:16]}-{side}"
+    place = packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}"
     pack = _load(place / key, side, pixels)
     if pack is None:
-        place.mkdir(parents=True, exist_ok=True)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            if pixels:
+                raise
+            return _check_in_memory(items, side, max_skipped, num_workers, display)
         with _locked(place / ".lock", display):
             pack = _load(place / key, side, pixels)  # another run may have made it meanwhile
             if pack is None:
                 _make(items, place, key, side, pixels, max_skipped, num_workers, display)
-                pack = _load(place / key, side, pixels)
+                pack = _load(place / key, side, pixels, look_again=False)
     assert pack is not None
     check_skipped(len(pack.skipped), len(items), max_skipped, Counter(reason for _, reason in pack.skipped))
     return pack
+
+
+def _check_in_memory(items: Items, side: int, max_skipped: float, num_workers: int | None, display: Display) -> Pack:
+    """What a stream needs to know, where nothing can be written down for the next time."""
+    with display.task("checking pictures", len(items)) as advance:
+        card, kept = _decode_all(items, None, side, max_skipped, num_workers, advance)
+    skipped = tuple((_named(name), reason) for name, reason in card["skipped"])
+    return Pack(None, kept, Names.of(items.names[i] for i in kept), skipped, card["digest"])
 
 
 def pack_bytes(num: int, side: int) -> int:
@@ -111,26 +106,15 @@ def pack_bytes(num: int, side: int) -> int:
     return num * side * side * 3
 
 
-def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str]) -> None:
-    """Raise if more pictures cannot be read than the settings allow."""
-    if num > max_skipped * total or num == total:
-        kinds: Counter[str] = Counter()
-        for reason, count in reasons.items():
-            kinds[reason.partition(":")[0]] += count
-        why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
-        if num <= max_skipped * total:
-            raise BadInput(f"none of the {total:,} pictures can be read ({why}); 'msvq doctor' lists them")
-        raise BadInput(
-            f"{num:,} of {total:,} pictures cannot be read ({why}), more than data.max_skipped = {max_skipped:g} "
-            f"allows; 'msvq doctor' lists them, --set data.max_skipped=... allows more"
-        )
+def _named(written: str) -> str:
+    """A name as the card has it: hexadecimal, because it may be any bytes."""
+    return os.fsdecode(bytes.fromhex(written))
 
 
 def _opens(path: Path) -> bool:
     """Whether a file that could not be read can be read now."""
     try:
-        with path.open("rb") as file:
-            return bool(file.read(1))
+        return bool(path.read_bytes())
     except (OSError, ValueError):
         return False
 
@@ -150,8 +134,11 @@ def _locked(path: Path, display: Display) -> Iterator[None]:
         lock.release()
 
 
-def _load(folder: Path, side: int, pixels: bool) -> Pack | None:
-    """The pack, or None if it is not there, not whole, or has no pixels although they are wanted."""
+def _load(folder: Path, side: int, pixels: bool, *, look_again: bool = True) -> Pack | None:
+    """The pack, or None if it is not there, not whole, or has no pixels although they are wanted.
+
+    None too if a picture that could not be read, for a reason that may pass, can be read now.
+    """
     try:
         card = json.loads((folder / "pack.json").read_text(encoding="utf-8"))
         kept = np.load(folder / "kept.npy", mmap_mode="r", allow_pickle=False)
@@ -165,8 +152,9 @@ def _load(folder: Path, side: int, pixels: bool) -> Pack | None:
                 return None
             # Copy-on-write, because torch wants arrays that could be written to; nothing ever is.
             images = np.memmap(folder / "images.u8", np.uint8, "c", shape=(len(kept), side, side, 3))
-        skipped = tuple((os.fsdecode(bytes.fromhex(name)), reason) for name, reason in card["skipped"])
-        if any(reason.startswith(PASSING) and _opens(Path(card["place"], name)) for name, reason in skipped):
+        skipped = tuple((_named(name), reason) for name, reason in card["skipped"])
+        passing = [Path(card["place"], name) for name, reason in skipped if reason.startswith(PASSING)]
+        if look_again and any(map(_opens, passing)):
             return None
         return Pack(images, kept, Names(blob, bounds), skipped, card["digest"])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
@@ -184,8 +172,7 @@ def _make(
     display: Display,
 ) -> None:
     """Write the pack beside its place, then move it there. The lock is held: any other unfinished one is dead."""
-    for stale in place.glob(".*.tmp"):
-        shutil.rmtree(stale, ignore_errors=True)
+    _sweep(place)
     needed = pack_bytes(len(items), side) if pixels else 0
     if (free := shutil.disk_usage(place).free) < needed:
         raise BadInput(_full(place, needed, free))
@@ -198,12 +185,12 @@ def _make(
             card, kept = _decode_all(items, file, side, max_skipped, num_workers, advance)
         if file is not None:
             _close_gaps(file, kept, pack_bytes(1, side))
-        encoded = [os.fsencode(items.names[i]) for i in kept]
+        names = Names.of(items.names[i] for i in kept)
         np.save(temporary / "kept.npy", kept)
-        np.save(temporary / "bounds.npy", np.cumsum([0, *map(len, encoded)]))
-        (temporary / "names.bin").write_bytes(b"".join(encoded))
+        np.save(temporary / "bounds.npy", names.bounds)
+        names.blob.tofile(temporary / "names.bin")
         (temporary / "pack.json").write_text(
-            json.dumps({**card, "root": _shown(items.root), "place": items.root, "side": side})
+            json.dumps({**card, "root": printable(items.origin), "place": items.root, "side": side})
         )
         shutil.rmtree(place / key, ignore_errors=True)  # one without pixels, or a damaged one
         temporary.rename(place / key)
@@ -217,6 +204,19 @@ def _make(
     others = [folder for folder in place.iterdir() if folder.is_dir() and folder.name != key]
     for older in sorted(others, key=lambda folder: folder.stat().st_mtime)[: -KEPT + 1]:
         shutil.rmtree(older, ignore_errors=True)
+
+
+def _sweep(own: Path) -> None:
+    """Remove what killed processes left, anywhere among the packs: where nobody holds the lock, nobody is packing."""
+    for stale in packs().glob("*/.*.tmp"):
+        try:
+            if stale.parent == own:
+                shutil.rmtree(stale, ignore_errors=True)
+            else:
+                with FileLock(stale.parent / ".lock", timeout=0):
+                    shutil.rmtree(stale, ignore_errors=True)
+        except (Timeout, OSError):
+            continue
 
 
 def _decode_all(
@@ -246,7 +246,7 @@ def _decode_all(
                     reasons[reason] += 1
             start += len(result.rows)
             if len(skipped) > max_skipped * len(items):
-                check_skipped(len(skipped), start, max_skipped, reasons)
+                check_skipped(len(skipped), start, max_skipped, reasons, first=start < len(items))
             advance(len(result.rows))
     finally:
         workers.close()
@@ -290,7 +290,3 @@ def _full(place: Path, needed: int, free: int) -> str:
         f"the disk of {str(place)!r} has {free / 1e9:.1f} GB left and the pictures need {needed / 1e9:.1f} GB; "
         f"free some, point MSVQ_HOME at another disk, or decode while training with --set data.mode=stream"
     )
-
-
-def _shown(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()

@@ -20,7 +20,7 @@ from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.splits import Splits
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Stream, Streamed
-from msvq.display import Display
+from msvq.display import Display, printable
 from msvq.errors import BadInput, unknown
 from msvq.settings import Section
 
@@ -57,11 +57,13 @@ def check_source(source: str) -> None:
     """Raise if there is no such data set; costs nothing, so it comes before any work."""
     if source in SOURCES or source.startswith(PREFIX):
         return
-    path = Path(source)
-    if not path.exists():
+    path = Path(source).expanduser()
+    if not source or not path.exists():
         if path.name == source and not path.suffix:
             raise unknown("data set", source, SOURCES, more="or the path of a folder")
         raise BadInput(f"there is no file or folder {source!r}; name a folder of pictures, a list or an .npz file")
+    if not path.is_dir() and not path.is_file():
+        raise BadInput(f"{source!r} is neither a file nor a folder; name a folder of pictures, a list or an .npz file")
     if path.is_file() and path.suffix.lower() not in LISTS + ARRAYS:
         raise BadInput(
             f"{source!r} is a {path.suffix or 'nameless'} file; name a folder, a {', '.join(LISTS + ARRAYS)}"
@@ -72,28 +74,36 @@ def absolute(source: str) -> str:
     """The source as it is written down: a path no longer depends on where the command ran."""
     if source in SOURCES or source.startswith(PREFIX):
         return source
-    return str(Path(source).absolute())
+    return str(Path(source).expanduser().absolute())
 
 
-def locate(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> Found:
-    """What there is: files to decode, or pictures that are arrays already. No picture is decoded."""
+def locate(
+    settings: DataSettings, *, download: bool = False, display: Display | None = None, whole: bool = False
+) -> Found:
+    """What there is: files to decode, or pictures that are arrays already. No picture is decoded.
+
+    `whole`: every picture of a folder or list, whether or not training would use it.
+    """
     source, display, use_labels = settings.source, display or Display(), settings.labels == "auto"
     check_source(source)
+    if source in SOURCES and not use_labels:
+        raise BadInput(f"data.labels=none is for one's own pictures; the labels of {source} are only used to judge")
     if source == "patterns":
         train, test = _patterns(PATTERNS_TRAIN, seed=0), _patterns(PATTERNS_TEST, seed=1)
         return Splits(train, train, test, CLASS_NAMES)
     if source in OFFICIAL:
-        return read_official(source, settings.root, download=download, display=display)
+        root = None if settings.root is None else settings.root.expanduser()
+        return read_official(source, root, download=download, display=display)
     if download:
         raise BadInput(f"--download fetches a known data set ({', '.join(OFFICIAL)}), not {source!r}")
     if source.startswith(PREFIX):
         return open_hub(source.removeprefix(PREFIX), use_labels=use_labels)
-    path = Path(source).absolute()
+    path = Path(source).expanduser().absolute()
     if path.is_dir():
-        return list_folder(path, use_labels=use_labels)
+        return list_folder(path, use_labels=use_labels, whole=whole)
     if path.suffix.lower() in ARRAYS:
         return read_arrays(path, use_labels=use_labels)
-    return list_file(path, use_labels=use_labels)
+    return list_file(path, use_labels=use_labels, whole=whole)
 
 
 def open_dataset(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> DataSet:
@@ -131,7 +141,7 @@ def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
     else:
         (mean, std), (size, test_size) = statistics(splits.train), fitting_sizes(min(splits.train.images.shape[1:3]))
     return DataSet(
-        name=Path(settings.source).stem,
+        name=_name(settings.source),
         train=splits.train,
         bank=splits.bank,
         test=splits.test,
@@ -161,7 +171,7 @@ def open_files(settings: DataSettings, items: Listing | HubPictures, display: Di
     )
     stream = None
     if pack.images is None:
-        max_lost = int(settings.max_skipped * len(items))
+        max_lost = max(0, int(settings.max_skipped * len(items)) - len(pack.skipped))
         stream = Stream(items, side=side, max_lost=max_lost, num_workers=settings.workers)
     images = pack.images if stream is None else Streamed(stream, np.asarray(pack.kept))
     assert images is not None
@@ -178,21 +188,30 @@ def open_files(settings: DataSettings, items: Listing | HubPictures, display: Di
             f"{len(pack.skipped):,} of {len(items):,} pictures cannot be read and are left out; "
             f"skipped.csv says which and why"
         )
+    unlisted = items.unlisted if isinstance(items, Listing) else ()
+    if unlisted:
+        notes.append(f"{len(unlisted):,} folders cannot be looked into, such as {unlisted[0][0]!r}; see skipped.csv")
     return DataSet(
-        name=settings.source if facts else Path(settings.source).stem or settings.source,
+        name=_name(settings.source),
         train=train,
         bank=pictures.part(0, num_bank),
         test=pictures.part(num_train, None),
-        class_names=items.class_names,
+        class_names=tuple(map(printable, items.class_names)),
         mean=mean,
         std=std,
         size=size,
         test_size=test_size,
         notes=tuple(notes),
-        skipped=pack.skipped,
+        skipped=(*unlisted, *pack.skipped),
         content=pack.digest,
         stream=stream,
     )
+
+
+def _name(source: str) -> str:
+    """What a person calls the data set."""
+    path = Path(source).expanduser()
+    return printable((path.stem if path.is_file() else path.name) or source)
 
 
 def probe_sizes(items: Listing | HubPictures) -> tuple[int, int]:

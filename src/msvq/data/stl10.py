@@ -12,16 +12,23 @@ from msvq.errors import BadInput
 
 def read_stl10(path: Path) -> Splits:
     """Train and unlabelled pictures to learn from, the labelled ones to judge by."""
-    bank = Pictures(_stl_images(path / "train_X.bin"), _stl_labels(path / "train_y.bin"))
-    test = Pictures(_stl_images(path / "test_X.bin"), _stl_labels(path / "test_y.bin"))
+    bank, test = _labelled(path, "train"), _labelled(path, "test")
     train, notes = bank, [f"{path.name} lacks unlabeled_X.bin: training on the {len(bank):,} labelled pictures alone"]
     if (path / "unlabeled_X.bin").is_file():
         more = _stl_images(path / "unlabeled_X.bin")
         unknown = np.full(len(more), -1, dtype=np.int64)
         train, notes = Pictures(_joined(bank.take(range(len(bank))), more), np.append(bank.labels, unknown)), []
     listed = path / "class_names.txt"
-    names = tuple(listed.read_text(encoding="utf-8").split()) if listed.is_file() else tuple(map(str, range(1, 11)))
+    words = listed.read_text(encoding="utf-8", errors="replace").split() if listed.is_file() else []
+    names = tuple(words) if len(words) == 10 else tuple(map(str, range(1, 11)))
     return Splits(train, bank, test, names, tuple(notes))
+
+
+def _labelled(path: Path, split: str) -> Pictures:
+    images, labels = _stl_images(path / f"{split}_X.bin"), _stl_labels(path / f"{split}_y.bin")
+    if len(images) != len(labels):
+        raise BadInput(f"{path} has {len(images):,} {split} pictures and {len(labels):,} labels; extract it again")
+    return Pictures(images, labels)
 
 
 def _joined(first: NDArray[np.uint8], more: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.data.packing import Names
+from msvq.data.listing import choose
+from msvq.data.names import Names
 from msvq.data.stream import Stream, Streamed
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -20,11 +21,12 @@ class Pictures:
     images: NDArray[np.uint8] | Streamed
     labels: NDArray[np.int64]
     names: Names | None = None  # of their files, where they have some
+    rows: NDArray[np.int64] | None = None  # which of `images` they are; None: all, in order
 
     def __post_init__(self) -> None:
         assert len(self.images.shape) == 4 and self.images.shape[3] == 3
         assert isinstance(self.images, Streamed) or self.images.dtype == np.uint8
-        assert self.labels.shape == self.images.shape[:1]
+        assert len(self.labels) == (self.images.shape[0] if self.rows is None else len(self.rows))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -32,6 +34,8 @@ class Pictures:
     def part(self, start: int, stop: int | None) -> "Pictures":
         """A stretch of the pictures, without copying them."""
         images = self.images
+        if self.rows is not None:
+            return Pictures(images, self.labels[start:stop], rows=self.rows[start:stop])
         stretch = images.part(start, stop) if isinstance(images, Streamed) else images[start:stop]
         names = None if self.names is None else self.names.part(start, stop)
         return Pictures(stretch, self.labels[start:stop], names)
@@ -46,7 +50,7 @@ class Pictures:
             yield from self.images.batches(chosen)
         else:
             for indices in chosen:
-                yield self.images[indices], indices
+                yield self.images[indices if self.rows is None else self.rows[indices]], indices
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.uint8]:
         """A few pictures, copied."""
@@ -60,17 +64,20 @@ class Pictures:
         if isinstance(self.images, Streamed):
             stretches = (np.arange(start, min(start + num, len(self))) for start in range(0, len(self), num))
             yield from (images for images, _ in self.images.batches(stretches))
+        elif self.rows is not None:
+            yield from (self.images[self.rows[start : start + num]] for start in range(0, len(self), num))
         else:
             yield from (self.images[start : start + num] for start in range(0, len(self), num))
 
     def thinned(self, num: int | None) -> "Pictures":
-        """At most `num` pictures, every so many-th, without copying them; None: all."""
-        step = 1 if num is None else max(1, -(-len(self) // num))
-        images = self.images
-        if step == 1:
+        """At most `num` pictures, a fixed random choice, without copying them; None: all."""
+        if num is None or num >= len(self):
             return self
-        thin = Streamed(images.stream, images.positions[::step]) if isinstance(images, Streamed) else images[::step]
-        return Pictures(thin, self.labels[::step])
+        chosen, images = choose(len(self), num), self.images
+        if isinstance(images, Streamed):
+            return Pictures(Streamed(images.stream, images.positions[chosen]), self.labels[chosen])
+        rows = chosen if self.rows is None else self.rows[chosen]
+        return Pictures(images, self.labels[chosen], rows=rows)
 
     def sample(self, num: int) -> "Pictures":
         """At most `num` pictures, evenly spaced, in memory."""

@@ -72,6 +72,11 @@ def check_fit(method: nn.Module, batch_size: int) -> None:
                 f"train.batch_size {batch_size} is not a multiple of the method's bn_splits {module.splits}; "
                 f"change one of them"
             )
+        if isinstance(module, SplitBatchNorm2d) and batch_size == module.splits > 1:
+            raise BadInput(
+                f"train.batch_size {batch_size} leaves one picture in each of the method's bn_splits {module.splits}; "
+                f"lower bn_splits"
+            )
         if isinstance(module, Queue) and len(module) < batch_size:
             raise BadInput(
                 f"the method's queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
