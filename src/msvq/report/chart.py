@@ -26,17 +26,18 @@ def line_chart(points: Sequence[tuple[float, float]], *, x_label: str, y_label: 
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
     x_low, x_high = x_ticks[0], max(x_ticks[-1], max(xs))
     y_low, y_high = y_ticks[0], y_ticks[-1]
+    left = max(LEFT, 12 + 7 * max(len(f"{tick:g}") for tick in y_ticks))  # room for long numbers
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+        across = (x - x_low) / (x_high - x_low) * (WIDTH - left - RIGHT)
         up = (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
-        return round(LEFT + across, 1), round(HEIGHT - BOTTOM - up, 1)
+        return round(left + across, 1), round(HEIGHT - BOTTOM - up, 1)
 
     parts = []
     for tick in y_ticks:
         _, y = place(x_low, tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
+        parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{tick:g}</text>')
     for tick in x_ticks:
         x, _ = place(tick, y_low)
         parts.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:g}</text>')
@@ -47,7 +48,7 @@ def line_chart(points: Sequence[tuple[float, float]], *, x_label: str, y_label: 
     above = y - 10 if y > TOP + 24 else y + 22
     parts.append(f'<text class="last" x="{x}" y="{above}" text-anchor="end">{points[-1][1]:.4g}{escape(unit)}</text>')
     parts.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text x="{(left + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>'
     )
     label = escape(f"{y_label} over {x_label}: from {ys[0]:.4g} to {ys[-1]:.4g}{unit}")
     return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>')
