@@ -111,7 +111,7 @@ def test_a_picture_that_is_gone_is_replaced_by_the_next_that_can_be_read(folder:
 
 
 def test_too_many_lost_pictures_end_it(folder: Path) -> None:
-    data = opened(folder, max_skipped=0.02)  # of 160: three
+    data = opened(folder, max_skipped=0.032)  # five of 160, of which two were never readable
     for index in range(3):
         (folder / name_of(data.train, index)).unlink()
     assert np.array_equal(data.train.take([0, 1, 2]), data.train.take([3, 3, 3]))
