@@ -28,7 +28,7 @@ def picture(seed: int = 0, size: tuple[int, int] = (40, 32), mode: str = "RGB") 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, kind, **options)  # type: ignore[arg-type]
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
