@@ -186,13 +186,18 @@ def test_too_many_bad_pictures_stop_before_training(msvq_says: Says, photos: Pat
     assert code == 0, err
 
 
+def begin(msvq_says: Says, monkeypatch: pytest.MonkeyPatch, data: Path, out: Path) -> None:
+    """A run that is interrupted before its first step."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert msvq_says("pretrain", "--data", data, "--out", out, *FAST)[0] == 130
+
+
 def test_a_run_whose_pictures_changed_is_not_continued(
     msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "train_step", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert msvq_says("pretrain", "--data", photos, "--out", out, *FAST)[0] == 130
+    begin(msvq_says, monkeypatch, photos, out)
     save(photos / "one more.png", 99)
     code, _, err = msvq_says("pretrain", "--out", out, "--resume")
     assert code == 2
@@ -319,9 +324,7 @@ def test_a_run_goes_on_where_its_folder_has_moved(
     msvq_says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "train_step", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert msvq_says("pretrain", "--data", photos, "--out", out, *FAST)[0] == 130
+    begin(msvq_says, monkeypatch, photos, out)
     photos.rename(tmp_path / "elsewhere")
     code, _, err = msvq_says("pretrain", "--out", out, "--resume", "--data", tmp_path / "elsewhere")
     assert code == 0, err

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 PATIENCE = 2.0  # seconds after which work without a terminal is worth a line
@@ -26,6 +27,15 @@ class Display:
     def note(self, sentence: str) -> None:
         """Print a sentence."""
         self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False)
+
+    @contextmanager
+    def busy(self, description: str) -> Iterator[None]:
+        """Show that something goes on whose length is not known."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with self.console.status(escape(description)):
+            yield
 
     @contextmanager
     def task(self, description: str, total: int, *, in_bytes: bool = False) -> Iterator[Advance]:

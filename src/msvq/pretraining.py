@@ -87,9 +87,9 @@ def _pretrain(
     overrides: tuple[str, ...] | list[str],
 ) -> Run:
     notes = list(dataset.notes)
+    pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
     if is_path(settings.data.source) and recipe is None and saved is None:
         asked_for = (text.partition("=")[0].strip() for text in overrides)
-        pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
         settings, changes = fit_to_data(settings, len(pictures), keep=asked_for)
         notes += changes
     settings = complete(settings, dataset, target)
@@ -102,11 +102,10 @@ def _pretrain(
     for view in network.views:
         if view not in type(settings.augment).model_fields:
             raise unknown(f"view of {settings.method_name}", view, type(settings.augment).model_fields)
-    if network.needs_labels and not len(dataset.bank):
+    if not len(pictures):
         raise BadInput(
             f"{settings.method_name} learns from labels, and {dataset.name} has none; choose another --method"
         )
-    pictures = dataset.bank if network.needs_labels else dataset.train
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
     if saved is None:
         start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)

@@ -140,9 +140,8 @@ def read_official(name: str, root: Path | None, *, download: bool = False, displ
         return _with_gaps(name, list_folder(place.path.absolute()))
     if name == "tinyimagenet":
         return _with_gaps(name, list_tiny_imagenet(place.path.absolute()))
-    if name == "stl10":
-        return read_stl10(place.path)
-    return read_cifar(name, place.path)
+    with display.busy(f"reading {name}"):
+        return read_stl10(place.path) if name == "stl10" else read_cifar(name, place.path)
 
 
 def _with_gaps(name: str, listing: Listing) -> Listing:

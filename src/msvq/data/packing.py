@@ -24,6 +24,7 @@ from msvq.data.skipping import check_skipped
 from msvq.data.workers import HASH_BYTES, Task, Workers
 from msvq.display import Advance, Display, printable
 from msvq.errors import BadInput
+from msvq.files import write_atomically, write_text
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 RULES = 1  # part of a pack's key: raised when `decode` makes other pixels of the same file
@@ -186,12 +187,11 @@ def _make(
         if file is not None:
             _close_gaps(file, kept, pack_bytes(1, side))
         names = Names.of(items.names[i] for i in kept)
-        np.save(temporary / "kept.npy", kept)
-        np.save(temporary / "bounds.npy", names.bounds)
-        names.blob.tofile(temporary / "names.bin")
-        (temporary / "pack.json").write_text(
-            json.dumps({**card, "root": printable(items.origin), "place": items.root, "side": side})
-        )
+        write_atomically(temporary / "kept.npy", lambda file: np.save(file, kept))
+        write_atomically(temporary / "bounds.npy", lambda file: np.save(file, names.bounds))
+        write_atomically(temporary / "names.bin", lambda file: file.write(names.blob.tobytes()))
+        card |= {"root": printable(items.origin), "place": items.root, "side": side}
+        write_text(temporary / "pack.json", json.dumps(card))
         shutil.rmtree(place / key, ignore_errors=True)  # one without pixels, or a damaged one
         temporary.rename(place / key)
     except OSError as error:

@@ -89,7 +89,8 @@ def locate(
     if source in SOURCES and not use_labels:
         raise BadInput(f"data.labels=none is for one's own pictures; the labels of {source} are only used to judge")
     if source == "patterns":
-        train, test = _patterns(PATTERNS_TRAIN, seed=0), _patterns(PATTERNS_TEST, seed=1)
+        with display.busy("making patterns"):
+            train, test = _patterns(PATTERNS_TRAIN, seed=0), _patterns(PATTERNS_TEST, seed=1)
         return Splits(train, train, test, CLASS_NAMES)
     if source in OFFICIAL:
         root = None if settings.root is None else settings.root.expanduser()
@@ -102,7 +103,8 @@ def locate(
     if path.is_dir():
         return list_folder(path, use_labels=use_labels, whole=whole)
     if path.suffix.lower() in ARRAYS:
-        return read_arrays(path, use_labels=use_labels)
+        with display.busy("reading arrays"):
+            return read_arrays(path, use_labels=use_labels)
     return list_file(path, use_labels=use_labels, whole=whole)
 
 

@@ -40,10 +40,6 @@ class Pictures:
         names = None if self.names is None else self.names.part(start, stop)
         return Pictures(stretch, self.labels[start:stop], names)
 
-    def first(self, num: int | None) -> "Pictures":
-        """The first `num` pictures, or all of them."""
-        return self.part(0, num)
-
     def batches(self, chosen: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
         """Images of each set of indices, with the indices: those of a stream may differ from what was asked for."""
         if isinstance(self.images, Streamed):
