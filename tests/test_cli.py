@@ -133,7 +133,10 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         (["pretrain", "--out", "OUT", "--set", "train.lr=1"], "unknown setting train 'lr'"),
         (["pretrain", "--out", "OUT", "--epochs", "0"], "train.epochs: should be greater than or equal to 1, not 0"),
         (["pretrain", "--out", "OUT", "--seed", "-1"], "train.seed: should be greater than or equal to 0, not -1"),
-        (["pretrain", "--out", "OUT", "--precision", "fp64"], "train.precision: should be 'auto', 'fp32' or 'bf16'"),
+        (
+            ["pretrain", "--out", "OUT", "--precision", "fp64"],
+            "train.precision: should be 'auto', 'fp32', 'bf16' or 'fp16'",
+        ),
         (["pretrain", "--out", "OUT", "--device", "cuda:77"], "device 'cuda:77' is not there"),
         (["pretrain", "--out", "OUT", "--resume"], "there is no run to resume in"),
         (["pretrain", "--out", "OUT", "--resume", "--overwrite"], "give one of them"),

@@ -1,5 +1,6 @@
 """The command line: one thin function per command; the work is done elsewhere."""
 
+import json
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +25,24 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
+
+# Options that several commands have.
+Recipe = Annotated[
+    str | None, typer.Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)")
+]
+Data = Annotated[
+    str | None, typer.Option(help="What 'msvq pretrain --data' takes. (default: the recipe's, or patterns)")
+]
+Root = Annotated[Path | None, typer.Option(help="Where the named data set is.")]
+MethodName = Annotated[
+    str | None, typer.Option(help="Name of a method, or path/to/file.py:ClassName. (default: the recipe's)")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ... (default: auto)")]
+PrecisionName = Annotated[str | None, typer.Option(help="As for 'msvq pretrain'. (default: auto)")]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -85,10 +104,7 @@ def doctor(
     ],
     data_root: Annotated[Path | None, typer.Option(help="Where the named data set is.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
-    ] = None,
+    settings: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all names, instead of text.")] = False,
 ) -> None:
     """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
@@ -132,19 +148,16 @@ def pretrain(
             help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. (default: the recipe's)"
         ),
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)"),
-    ] = None,
+    recipe: Recipe = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
-    ] = None,
+    settings: Overrides = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness. (default: 0)")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ... (default: auto)")] = None,
+    device: Device = None,
     precision: Annotated[
-        str | None, typer.Option(help="auto, fp32 or bf16; auto is bf16 where native. (default: auto)")
+        str | None, typer.Option(help="auto, fp32, bf16 or fp16; auto is bf16 where native. (default: auto)")
+    ] = None,
+    compiled: Annotated[
+        bool | None, typer.Option("--compile", help="Compile the networks first: a minute or two, then faster steps.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -170,12 +183,90 @@ def pretrain(
         seed=seed,
         device=device,
         precision=precision,
+        compile=compiled,
         resume=resume,
         overwrite=overwrite,
         made_by="msvq pretrain",
     )
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False)
+
+
+@app.command()
+def plan(
+    recipe: Recipe = None,
+    data: Data = None,
+    data_root: Root = None,
+    method: MethodName = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")] = None,
+    settings: Overrides = None,
+    device: Device = None,
+    precision: PrecisionName = None,
+    out: Annotated[Path, typer.Option(help="Where the run would be: its free space is looked up.")] = Path("runs"),
+    steps: Annotated[int, typer.Option(help="Training steps to time, at least 3; fewer if they take minutes.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Tell what a run will take of time, memory and disk, and what to change if that is too much.
+
+    A few steps are timed; nothing is downloaded, packed or trained. A data set that is not there is planned with
+    made-up pictures of its size and number. Example: msvq plan --recipe cifar10
+    """
+    from msvq import plan as planning
+    from msvq.display import Display
+
+    report = planning.plan(
+        recipe=recipe,
+        data=data,
+        data_root=data_root,
+        method=method,
+        epochs=epochs,
+        overrides=settings or [],
+        device=device,
+        precision=precision,
+        out=out,
+        steps=steps,
+        display=Display(Console(stderr=True)),
+    )
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        planning.show(report, Console())
+
+
+@app.command()
+def bench(
+    recipe: Recipe = None,
+    data: Data = None,
+    data_root: Root = None,
+    method: MethodName = None,
+    settings: Overrides = None,
+    device: Device = None,
+    precision: PrecisionName = None,
+    steps: Annotated[int, typer.Option(help="Training steps to time, at least 3.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Time a training step on this machine, part by part, and compare it with what the networks alone need.
+
+    Nothing is downloaded or left behind. Example: msvq bench --recipe cifar10 --set backbone.width=16
+    """
+    from msvq import bench as timing
+    from msvq.display import Display
+
+    report = timing.bench(
+        recipe=recipe,
+        data=data,
+        data_root=data_root,
+        method=method,
+        overrides=settings or [],
+        device=device,
+        precision=precision,
+        steps=steps,
+        display=Display(Console(stderr=True)),
+    )
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        timing.show(report, Console())
 
 
 @app.command()

@@ -25,9 +25,10 @@ from msvq.model.backbones import make_backbone
 from msvq.report.page import write_report
 from msvq.run import Run, load, save_encoder
 from msvq.train.checkpoint import load_checkpoint
+from msvq.train.limits import check_fit
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
-from msvq.train.trainer import Monitor, Trainer, check_fit
+from msvq.train.trainer import Monitor, Trainer
 
 
 def pretrain(
@@ -43,6 +44,7 @@ def pretrain(
     seed: int | None = None,
     device: str | None = None,
     precision: str | None = None,
+    compile: bool | None = None,
     resume: bool = False,
     overwrite: bool = False,
     console: Console | None = None,
@@ -60,7 +62,7 @@ def pretrain(
         data_root=data_root,
         method=method,
         overrides=overrides,
-        **{"epochs": epochs, "seed": seed, "device": device, "precision": precision},
+        **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
     )
     check_source(settings.data.source)
     target = resolve_device(settings.train.device)
@@ -98,7 +100,7 @@ def _pretrain(
         check_same_data(saved, dataset)
         write_text(out / "config.yaml", settings.to_yaml())  # where the data is now
     network = build_method(settings, dataset.size)
-    check_fit(network, settings.train.batch_size)
+    check_fit(network, settings.train.batch_size, settings.train.accumulate)
     for view in network.views:
         if view not in type(settings.augment).model_fields:
             raise unknown(f"view of {settings.method_name}", view, type(settings.augment).model_fields)

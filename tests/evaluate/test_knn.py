@@ -1,13 +1,19 @@
 """kNN against loops, and its limits (methods.md 2.1)."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from msvq.data.patterns import make_patterns
+from msvq.evaluate import knn
 from msvq.evaluate.features import extract_features
-from msvq.evaluate.knn import knn_predict
+from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores
 from msvq.evaluate.neighbours import choose_queries, nearest
 from msvq.model.backbones import ResNet
 
@@ -28,6 +34,63 @@ def test_votes_are_the_loops(k: int) -> None:
     bank, labels, queries = torch.randn(60, 5), torch.randint(4, (60,)), torch.randn(25, 5)
     slow = [slow_knn(bank.tolist(), labels.tolist(), q, k, 0.1) for q in queries.tolist()]
     assert knn_predict(bank, labels, queries, k=k, temp=0.1, num_classes=4).tolist() == slow
+
+
+def reference_scores(bank: Tensor, labels: Tensor, queries: Tensor, *, k: int, temp: float) -> Tensor:
+    """By sorting everything, in fp64; relative to the nearest."""
+    a, b = (z.double() / z.double().norm(dim=1, keepdim=True) for z in (queries, bank))
+    similarities, order = (a @ b.T).sort(dim=1, descending=True)
+    weights = ((similarities[:, :k] - similarities[:, :1]) / temp).exp()
+    votes = nn.functional.one_hot(labels[order[:, :k]], 10) * weights[..., None]
+    total: Tensor = votes.sum(1)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("num", "asked", "k"),
+    [
+        *((1, 3, 1), (50, 3, 200), (64, 9, 64), (200, 20, 7)),  # k = N, N < k, groups only just not worth while
+        *((32, 5, 1), (1000, 1, 1), (1003, 150, 1), (1003, 150, 31), (2007, 70, 62), (6401, 65, 200)),  # groups
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 64])
+def test_votes_are_those_of_sorting_everything(
+    num: int, asked: int, k: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn, "MIN_ROWS", rows)  # several chunks, the last one shorter
+    monkeypatch.setattr(knn, "SIMILARITIES", 1)
+    bank, labels, queries = torch.randn(num, 16), torch.randint(10, (num,)), torch.randn(asked, 16)
+    expected = reference_scores(bank, labels, queries, k=k, temp=0.1)
+    scores = knn_scores(bank, labels, queries, k=k, temp=0.1, num_classes=10)
+    torch.testing.assert_close(scores, expected.float(), rtol=1e-4, atol=1e-5)
+    voted = knn_predict(bank, labels, queries, k=k, temp=0.1, num_classes=10)
+    assert torch.equal(voted, expected.argmax(1))
+
+
+def test_padding_of_the_last_groups_is_no_neighbour() -> None:
+    bank = -torch.rand(1001, 4) - 0.1  # every similarity is negative, so a zero would win
+    labels, queries = torch.randint(10, (1001,)), torch.rand(7, 4) + 0.1
+    expected = reference_scores(bank, labels, queries, k=20, temp=0.1)
+    scores = knn_scores(bank, labels, queries, k=20, temp=0.1, num_classes=10)
+    torch.testing.assert_close(scores, expected.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_equal_similarities_count_k_times() -> None:
+    scores = knn_scores(torch.ones(1000, 4), torch.arange(1000) % 10, torch.ones(3, 4), k=20, temp=0.1, num_classes=10)
+    assert scores.sum(1).tolist() == [20.0] * 3
+
+
+def test_no_queries_no_classes() -> None:
+    bank, labels = torch.randn(30, 4), torch.zeros(30, dtype=torch.int64)
+    assert knn_predict(bank, labels, torch.zeros(0, 4), k=5, temp=0.1, num_classes=3).shape == (0,)
+
+
+def test_similarities_are_fp32_inside_autocast_and_need_no_gradient() -> None:
+    bank, labels, queries = torch.randn(500, 16), torch.randint(10, (500,)), torch.randn(40, 16)
+    expected = knn_scores(bank, labels, queries, k=10, temp=0.1, num_classes=10)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = knn_scores(bank.requires_grad_(), labels, queries, k=10, temp=0.1, num_classes=10)
+    assert torch.equal(scores, expected) and not scores.requires_grad
 
 
 def test_a_cold_vote_for_a_duplicate_is_its_own_label() -> None:
@@ -66,6 +129,53 @@ def test_features_do_not_depend_on_batch_size_and_leave_the_encoder_alone() -> N
     torch.testing.assert_close(whole, parts)
     assert encoder.training
     assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
+
+
+def features_of(encoder: nn.Module, images: NDArray[np.uint8], precision: str = "fp32") -> Tensor:
+    options: dict[str, Any] = {"size": 32, "mean": (0.5,) * 3, "std": (0.25,) * 3, "device": torch.device("cpu")}
+    return extract_features(encoder, np.array_split(images, 4), precision=precision, **options)
+
+
+def test_bf16_features_leave_knn_where_it_is() -> None:
+    # Of 400 pictures one is 0.25 points, so 0.1 points cannot be seen here. Rounding turns the few pictures whose two
+    # best classes are all but equal, either way: 8 of 400, 2 points, are allowed (seen: up to 4), and the features are
+    # compared too.
+    (bank, known), (test, truth) = make_patterns(1000, seed=0), make_patterns(400, seed=1)
+    encoder = ResNet(width=4)
+    network = nn.Sequential(encoder, nn.Linear(encoder.feature_dim, 10))
+    optimiser = torch.optim.Adam(network.parameters(), 0.01)
+    for step in range(30):  # a little training, so that there is an accuracy to lose
+        chosen = torch.arange(100) + step % 10 * 100
+        view = torch.from_numpy(bank)[chosen].permute(0, 3, 1, 2) / 127.5 - 1
+        loss = nn.functional.cross_entropy(network(view), torch.from_numpy(known)[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    accuracy, features = {}, {}
+    for precision in ("fp32", "bf16"):
+        features[precision] = features_of(encoder, test, precision)
+        accuracy[precision] = knn_accuracy(
+            features_of(encoder, bank, precision), features[precision], (known, truth), k=20, temp=0.1
+        )
+    assert features["bf16"].dtype == torch.float32
+    assert not torch.equal(features["fp32"], features["bf16"])  # autocast did something
+    assert nn.functional.cosine_similarity(features["fp32"], features["bf16"]).min() > 0.999
+    assert accuracy["fp32"] > 30  # chance is 10
+    assert abs(accuracy["fp32"] - accuracy["bf16"]) <= 100 * 8 / 400 + 1e-4
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_encoder_keeps_its_mode_when_a_batch_fails(training: bool) -> None:
+    def batches() -> Iterator[NDArray[np.uint8]]:
+        yield np.zeros((2, 32, 32, 3), np.uint8)
+        raise OSError("the disk is gone")
+
+    encoder = ResNet(width=2).train(training)
+    with pytest.raises(OSError, match="disk"):
+        extract_features(
+            encoder, batches(), size=32, mean=(0.5,) * 3, std=(0.25,) * 3, device=torch.device("cpu"), feature_dim=16
+        )
+    assert encoder.training is training
 
 
 def test_queries_take_the_classes_in_turn() -> None:

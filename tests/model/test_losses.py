@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from msvq.model.losses import entropy, info_nce, similarity, soft_cross_entropy, unit
-
-
-def slow_softmax(row: list[float]) -> list[float]:
-    total = sum(math.exp(value) for value in row)
-    return [math.exp(value) / total for value in row]
+from msvq.model.losses import info_nce, similarity, unit
 
 
 def slow_cosine(a: Tensor, b: Tensor) -> float:
@@ -19,24 +14,10 @@ def slow_cosine(a: Tensor, b: Tensor) -> float:
     return dot / math.sqrt(sum(float(x) ** 2 for x in a)) / math.sqrt(sum(float(y) ** 2 for y in b))
 
 
-def test_soft_cross_entropy_by_loops() -> None:
-    target = torch.softmax(torch.randn(3, 5, dtype=torch.float64), 1)
-    logits = torch.randn(3, 5, dtype=torch.float64)
-    slow = 0.0
-    for p, row in zip(target.tolist(), logits.tolist(), strict=True):
-        slow -= sum(pj * math.log(sj) for pj, sj in zip(p, slow_softmax(row), strict=True)) / 3
-    assert soft_cross_entropy(target, logits).item() == pytest.approx(slow, rel=1e-12)
-
-
 def test_similarity_by_loops() -> None:
     z, keys = torch.randn(3, 4, dtype=torch.float64), unit(torch.randn(5, 4, dtype=torch.float64))
     slow = torch.tensor([[slow_cosine(a, b) for b in keys] for a in z], dtype=torch.float64)
     torch.testing.assert_close(similarity(z, keys), slow)
-
-
-def test_entropy_of_uniform_and_of_certain_rows() -> None:
-    assert entropy(torch.full((2, 8), 1 / 8)).item() == pytest.approx(math.log(8))
-    assert entropy(torch.eye(4)).item() == 0
 
 
 def test_info_nce_by_loops() -> None:

@@ -1,11 +1,15 @@
-"""Split batch norm against ordinary batch norm on each group (methods.md 1.5)."""
+"""Split batch norm against ordinary batch norm on each block, and on interleaved groups (methods.md 1.5)."""
+
+import copy
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from msvq.model import norm as module
 from msvq.model.backbones import ResNet
 from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
+from msvq.model.teacher import Network
 
 
 def pictures(num: int = 16) -> Tensor:
@@ -26,11 +30,12 @@ def plain_like(norm: SplitBatchNorm2d) -> nn.BatchNorm2d:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_each_interleaved_group_is_normalised_by_itself(layout: torch.memory_format) -> None:
+def test_each_block_is_normalised_by_itself(layout: torch.memory_format) -> None:
     x, norm = pictures().to(memory_format=layout), split_norm(8)
     y = norm(x)
-    for group in range(8):
-        torch.testing.assert_close(y[group::8], plain_like(split_norm_reset(norm))(x[group::8]))
+    for block in range(8):
+        place = slice(2 * block, 2 * block + 2)
+        torch.testing.assert_close(y[place], plain_like(split_norm_reset(norm))(x[place]))
 
 
 def split_norm_reset(norm: SplitBatchNorm2d) -> SplitBatchNorm2d:
@@ -40,9 +45,54 @@ def split_norm_reset(norm: SplitBatchNorm2d) -> SplitBatchNorm2d:
     return fresh
 
 
-def test_contiguous_blocks_would_differ() -> None:
-    x, norm = pictures(), split_norm(8)
-    assert not torch.allclose(norm(x)[:2], plain_like(norm)(x[:2]))
+def network_of(splits: int) -> Network:
+    return Network(ResNet(width=2), nn.Linear(16, 4), bn_splits=splits).double()
+
+
+def test_a_network_has_interleaved_groups_in_every_layer() -> None:
+    x, network, plain = torch.randn(16, 3, 8, 8, dtype=torch.float64), network_of(4), network_of(1)
+    plain.load_state_dict(network.state_dict())
+    z = network(x)
+    for group in range(4):
+        torch.testing.assert_close(z[group::4], copy.deepcopy(plain)(x[group::4]))
+    assert not torch.allclose(z[:4], copy.deepcopy(plain)(x[:4]))  # blocks would differ
+
+
+def test_a_networks_gradient_is_that_of_its_groups() -> None:
+    network, plain, weight = network_of(4), network_of(1), torch.randn(16, 4, dtype=torch.float64)
+    plain.load_state_dict(network.state_dict())
+    x = torch.randn(16, 3, 8, 8, dtype=torch.float64)
+    (network(x) * weight).sum().backward()
+    torch.stack([(plain(x[g::4]) * weight[g::4]).sum() for g in range(4)]).sum().backward()
+    for mine, theirs in zip(network.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("way", ["_as_channels", "_by_formula"])
+def test_the_way_of_a_gpu_and_of_a_compiler_gives_the_same(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, norm = pictures().requires_grad_(), split_norm(4)
+    other, y = copy.deepcopy(norm), x.detach().clone().requires_grad_()
+    weight = torch.randn_like(x)
+    (norm(x) * weight).sum().backward()
+    monkeypatch.setattr(module, "_block_by_block", getattr(module, way))
+    (other(y) * weight).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    for mine, theirs in zip(norm.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    for name, buffer in norm.named_buffers():
+        torch.testing.assert_close(buffer, other.get_buffer(name))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_goes_in_and_comes_out(dtype: torch.dtype) -> None:
+    x = torch.randn(16, 8, 6, 6).to(memory_format=torch.channels_last)
+    norm, exact = SplitBatchNorm2d(8, 4), SplitBatchNorm2d(8, 4)
+    low = x.to(dtype).requires_grad_()
+    y = norm(low)
+    y.float().square().sum().backward()
+    assert y.dtype == dtype and low.grad is not None and low.grad.dtype == dtype
+    torch.testing.assert_close(y.float(), exact(x), atol=0.05, rtol=0.05)
+    torch.testing.assert_close(norm.running_var, exact.running_var, atol=1e-3, rtol=1e-2)
 
 
 def test_one_group_is_ordinary_batch_norm_in_output_and_buffers() -> None:
@@ -62,7 +112,7 @@ def test_eval_mode_is_ordinary_batch_norm() -> None:
 def test_running_statistics_follow_the_mean_of_the_groups() -> None:
     x, norm = pictures(), split_norm(8)
     norm(x)
-    groups = [x[group::8] for group in range(8)]
+    groups = x.chunk(8)
     variance = torch.stack([g.var(dim=(0, 2, 3), unbiased=True) for g in groups]).mean(0)
     mean = torch.stack([g.mean(dim=(0, 2, 3)) for g in groups]).mean(0)
     torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * variance)
@@ -76,7 +126,8 @@ def test_gradient_is_that_of_the_groups() -> None:
     (norm(x) * weight).sum().backward()
     y = x.detach().clone().requires_grad_()
     plain = plain_like(split_norm_reset(norm))
-    sum((plain(y[g::4]) * weight[g::4]).sum() for g in range(4)).backward()
+    zipped = zip(y.chunk(4), weight.chunk(4), strict=True)
+    torch.stack([(plain(part) * w).sum() for part, w in zipped]).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
     torch.testing.assert_close(norm.weight.grad, plain.weight.grad)
     torch.testing.assert_close(norm.bias.grad, plain.bias.grad)

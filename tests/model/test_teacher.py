@@ -5,14 +5,11 @@ import torch
 from torch import nn
 
 from msvq.model.backbones import ResNet
-from msvq.model.norm import split_batch_norm
 from msvq.model.teacher import Network, Teacher
 
 
 def student(splits: int = 1) -> Network:
-    network = Network(ResNet(width=2), nn.Linear(16, 4))
-    split_batch_norm(network, splits)
-    return network.double()
+    return Network(ResNet(width=2), nn.Linear(16, 4), bn_splits=splits).double()
 
 
 def test_moving_average_has_its_closed_form() -> None:

@@ -21,6 +21,7 @@ from msvq.data.image_ops import (
     to_source,
 )
 from msvq.errors import unknown
+from msvq.memory import keep_freed_memory
 from msvq.settings import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -37,7 +38,8 @@ class ViewSettings(Section):
     jitter_p: Fraction = 0.0
     grey_p: Fraction = 0.0
     blur_p: Fraction = 0.0
-    blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)  # pixels of the view
+    blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)  # pixels of the full view
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # side of the view, as a share of the training crop
 
     @model_validator(mode="after")
     def _ranges_are_ordered(self) -> Self:
@@ -63,14 +65,15 @@ class Augment:
 
     def __init__(self, views: Mapping[str, ViewSettings], *, size: int, mean: Sequence[float], std: Sequence[float]):
         self.views, self.size, self.mean, self.std = dict(views), size, tuple(mean), tuple(std)
-        # A large block, freed untouched, makes glibc keep freed blocks for the next view instead of handing
-        # them back to the system, whose page faults took a quarter of the time.
-        torch.empty(31 << 20, dtype=torch.uint8)
+        keep_freed_memory()
 
-    def __call__(self, images: Tensor, kinds: Sequence[str], generator: torch.Generator) -> tuple[Tensor, ...]:
+    def __call__(
+        self, images: Tensor, kinds: Sequence[str], generator: torch.Generator, *, size: int | None = None
+    ) -> tuple[Tensor, ...]:
         """Independent views of `images` uint8 [N, H, W, 3], one per entry of `kinds`.
 
-        Each is a normalised float32 [N, 3, size, size] in channels_last.
+        Each is a normalised float32 [N, 3, size, size] in channels_last. A `size` below the usual one draws the
+        same views with fewer pixels; blur shrinks with them.
         """
         for kind in kinds:
             if kind not in self.views:
@@ -78,15 +81,16 @@ class Augment:
         _check(images)
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than 256 levels
             source = to_source(images)
-            return tuple(self._view(source, self.views[kind], generator) for kind in kinds)
+            return tuple(self._view(source, self.views[kind], generator, size or self.size) for kind in kinds)
 
-    def _view(self, source: Tensor, settings: ViewSettings, generator: torch.Generator) -> Tensor:
-        """One view [N, 3, size, size] of `source` [N, H, 3, W]."""
+    def _view(self, source: Tensor, settings: ViewSettings, generator: torch.Generator, size: int) -> Tensor:
+        """One view [N, 3, side, side] of `source` [N, H, 3, W], its side the view's share of `size`."""
+        side = max(1, round(size * settings.scale))
         num, height, _, width = source.shape
         boxes = crop_boxes(num, height, width, area=settings.crop_area, generator=generator)
         draws = torch.rand(num, 13, generator=generator, device=generator.device)
         flip, jittered, greyed, blurred, spread = draws[:, :5].unbind(1)
-        view = resample(source, boxes, flip < settings.flip, self.size)
+        view = resample(source, boxes, flip < settings.flip, side)
 
         if (rows := (jittered < settings.jitter_p).nonzero()[:, 0]).numel():
             order = draws[:, 5:9].argsort(1)
@@ -96,7 +100,7 @@ class Augment:
         if (rows := (greyed < settings.grey_p).nonzero()[:, 0]).numel():
             view = on_some(view, rows, to_grey)
         if (rows := (blurred < settings.blur_p).nonzero()[:, 0]).numel():
-            low, high = settings.blur_sigma
+            low, high = (sigma * side / self.size for sigma in settings.blur_sigma)
             sigma, radius = (low + (high - low) * spread)[rows], math.ceil(3 * high)
             view = on_some(view, rows, lambda some: gaussian_blur(some, sigma, radius=radius))
         return normalise(view, self.mean, self.std)

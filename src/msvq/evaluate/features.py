@@ -30,9 +30,12 @@ def extract_features(
     was_training = encoder.training
     encoder.eval()
     parts = []
-    for images in batches:
-        batch = torch.from_numpy(images).to(device)
-        with autocast(device, precision):
-            parts.append(encoder(eval_view(batch, size=size, mean=mean, std=std)).float().cpu())
-    encoder.train(was_training)
+    try:
+        for images in batches:
+            view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std)
+            with autocast(device, precision):
+                features = encoder(view)
+            parts.append(features.float().cpu())
+    finally:
+        encoder.train(was_training)
     return torch.cat(parts) if parts else torch.zeros(0, feature_dim)

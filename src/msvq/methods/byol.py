@@ -11,7 +11,6 @@ from torch import Tensor
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import negative_cosine
-from msvq.model.norm import split_batch_norm
 from msvq.model.teacher import Backbone, Network, Teacher
 
 
@@ -39,8 +38,7 @@ class BYOL(Method):
     ) -> None:
         super().__init__()
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.momentum, self.momentum_schedule, self.symmetric = momentum, momentum_schedule, symmetric

@@ -12,8 +12,8 @@ from torch import Tensor
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
 from msvq.model.heads import moco_head
 from msvq.model.losses import info_nce, similarity, unit
-from msvq.model.norm import split_batch_norm
 from msvq.model.queue import Queue
+from msvq.model.relations import by_rows
 from msvq.model.teacher import Backbone, Network, Teacher
 
 
@@ -46,8 +46,7 @@ class CO2(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)
         self.temp, self.alpha, self.consistency_temp = temp, alpha, consistency_temp
@@ -68,12 +67,15 @@ class CO2(Method):
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """L_MoCo + α/2 [KL(R_k || R_q) + KL(R_q || R_k)], R over the negatives only; gradient through q alone."""
         k, keys = targets
-        log_q = torch.log_softmax(similarity(z, keys) / self.consistency_temp, dim=1)
-        log_k = torch.log_softmax(similarity(k, keys) / self.consistency_temp, dim=1)
-        # KL(k || q) + KL(q || k) = Σ (R_k - R_q) (log R_k - log R_q)
-        symmetric_kl = ((log_k.exp() - log_q.exp()) * (log_k - log_q)).sum(1).mean()
+        consistency = by_rows(self._symmetric_kl, keys, unit(z), k) / len(z)
         contrast = info_nce(z, k, keys, temp=self.temp)
-        return Loss(contrast + self.alpha * symmetric_kl / 2, {"consistency": symmetric_kl.detach() / 2})
+        return Loss(contrast + self.alpha * consistency / 2, {"consistency": consistency.detach() / 2})
+
+    def _symmetric_kl(self, q: Tensor, k: Tensor, keys: Tensor) -> Tensor:
+        """KL(R_k || R_q) + KL(R_q || R_k) = Σ (R_k - R_q) (log R_k - log R_q), added over unit q, k [n, d]."""
+        log_q = torch.log_softmax(similarity(q, keys) / self.consistency_temp, dim=1)
+        log_k = torch.log_softmax(similarity(k, keys) / self.consistency_temp, dim=1)
+        return ((log_k.exp() - log_q.exp()) * (log_k - log_q)).sum()
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys become negatives of the steps to come."""

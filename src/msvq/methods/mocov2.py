@@ -10,7 +10,6 @@ from torch import Tensor
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, swapped
 from msvq.model.heads import moco_head
 from msvq.model.losses import info_nce, unit
-from msvq.model.norm import split_batch_norm
 from msvq.model.queue import Queue
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -47,8 +46,7 @@ class MoCoV2(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)
         self.temp, self.symmetric = temp, symmetric

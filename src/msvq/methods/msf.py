@@ -12,7 +12,6 @@ from msvq.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit
-from msvq.model.norm import split_batch_norm
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -54,8 +53,7 @@ class MSF(Method):
         if enqueue_first and symmetric:
             raise BadInput("method.enqueue_first has one direction; set method.symmetric=false too")
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature
 from msvq.model.heads import moco_head
-from msvq.model.losses import entropy, info_nce, similarity, soft_cross_entropy, unit
-from msvq.model.norm import split_batch_norm
+from msvq.model.losses import contrast, unit
 from msvq.model.queue import Queue
+from msvq.model.relations import Relation, cross_entropy, entropy, relation, relations
 from msvq.model.teacher import Backbone, Network, Teacher
 
 WARM_START_TEMP = 0.2
@@ -33,7 +33,7 @@ class Targets(NamedTuple):
 
     keys: dict[int, Tensor]  # queue -> its keys [Q, d] before this batch is stored
     z: dict[int, Tensor]  # view -> unit embeddings [N, d]
-    p: dict[tuple[int, int], Tensor]  # (view, queue) -> soft label [N, Q]
+    p: dict[tuple[int, int], Relation]  # (view, queue) -> soft label
     warmth: float  # weight of the contrastive term, 1 to 0
 
 
@@ -68,8 +68,7 @@ class MSVQ(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=self.projector_norm)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         momentums = (momentum1, momentum2)[: max(label.teacher for label in self.soft_labels)]
         self.teachers = nn.ModuleList(Teacher(self.student, momentum=m, shuffle=shuffle) for m in momentums)
         self.queues = nn.ModuleDict({str(b): Queue(queue_size, output_dim) for b in self.stored})
@@ -92,27 +91,30 @@ class MSVQ(Method):
             cast(Teacher, teacher).follow(self.student)
 
     def targets(self, batch: Batch) -> Targets:
-        """What the teachers see in their views: P^{a,b} [N, Q] over the queues as they are."""
+        """What the teachers see in their views: P^{a,b} over the queues as they are."""
         x = dict(zip(self.teacher_views, batch.views[1:], strict=True))
         keys = {b: cast(Queue, self.queues[str(b)]).keys for b in self.stored}
         z = {a: unit(self.teachers[t - 1](x[a])) for a, t, _ in self.soft_labels}
-        p = {
-            (a, b): torch.softmax(similarity(z[a], keys[b]) / self.teacher_temp, dim=1)  # Eq. 4, 7, 10
-            for a, _, b in self.soft_labels
-        }
+        p = {(a, b): relation(z[a], keys[b], self.teacher_temp) for a, _, b in self.soft_labels}  # Eq. 4, 7, 10
         warmth = max(0.0, 1 - batch.progress / self.warm_start) if self.warm_start else 0.0
         return Targets(keys, z, p, warmth)
 
     def compare(self, z1: Tensor, targets: Targets) -> Loss:
         """The student's relations P^{1,b} against each soft label: the mean of H(P^{a,b}, P^{1,b})."""
         keys, z, p, w = targets
-        l1 = {b: similarity(z1, keys[b]) / self.student_temp for b in keys}  # Eq. 3, 9 before their softmax
-        loss = torch.stack([soft_cross_entropy(p[a, b], l1[b]) for a, b in p]).mean()  # Eq. 5, 8, 11, 13
+        z1 = unit(z1)
+        p1 = {b: relations(z1, keys[b], self.student_temp, *self._warm_temps(b, w)) for b in keys}  # Eq. 3, 9
+        loss = torch.stack([cross_entropy(p[a, b], p1[b][0]) for a, b in p]).mean()  # Eq. 5, 8, 11, 13
         with torch.no_grad():  # the paper's equations say KL, its algorithm cross entropy: same gradient
-            logs = {"kl": loss - torch.stack([entropy(p_ab) for p_ab in p.values()]).mean()}
+            logs = {"kl": loss - torch.stack([entropy(label) for label in p.values()]).mean()}
         if w > 0:  # ours: a contrastive term while the teachers are young
-            loss = (1 - w) * loss + w * info_nce(z1, z[2], keys[1], temp=WARM_START_TEMP)
+            loss = (1 - w) * loss + w * contrast(z1, z[2], p1[1][1])
         return Loss(loss, logs)
+
+    @staticmethod
+    def _warm_temps(queue: int, warmth: float) -> tuple[float, ...]:
+        """The contrastive term's temperature, over the same cosines, while it counts; it uses queue 1 alone."""
+        return (WARM_START_TEMP,) if queue == 1 and warmth > 0 else ()
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """Queue 1 takes Z^2, queue 2 takes Z^4."""

@@ -10,7 +10,6 @@ from torch import Tensor
 from msvq.methods.base import Batch, Count, Loss, Method, Temperature
 from msvq.model.heads import mlp
 from msvq.model.losses import neighbour_contrast
-from msvq.model.norm import split_batch_norm
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network
 
@@ -41,8 +40,7 @@ class NNCLR(Method):
         super().__init__()
         check_neighbours(k, queue_size)
         head = mlp(backbone.feature_dim, hidden_dim, hidden_dim, output_dim, norm=True, last_norm=True)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.queue = Queue(queue_size, output_dim)
         self.temp, self.k, self.both_ways = temp, k, both_ways

@@ -10,18 +10,19 @@ from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature, taught_step
 from msvq.model.heads import moco_head
-from msvq.model.losses import own_and_others, similarity, soft_cross_entropy, unit
-from msvq.model.norm import split_batch_norm
+from msvq.model.losses import unit
 from msvq.model.queue import Queue
+from msvq.model.relations import Relation, relation
 from msvq.model.teacher import Backbone, Network, Teacher
 
 
 class Targets(NamedTuple):
-    """The key k [N, d], the queue [Q, d] as it was, and the label w [N, 1 + Q] over both."""
+    """The label w over the own key and the queue, in two pieces."""
 
-    k: Tensor
-    keys: Tensor
-    w: Tensor
+    k: Tensor  # unit keys [N, d]
+    keys: Tensor  # the queue [Q, d] as it was
+    own: Tensor  # [N], the own key's weight
+    s: Relation  # how the rest is spread over the queue
 
 
 class SCE(Method):
@@ -55,8 +56,7 @@ class SCE(Method):
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=norm)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)
         self.temp, self.teacher_temp, self.coefficient = temp, teacher_temp, coefficient
@@ -74,16 +74,18 @@ class SCE(Method):
     def targets(self, batch: Batch) -> Targets:
         """w = λ · (own key) + (1 - λ) · s, with s the key's relations to the queue."""
         k, keys = unit(self.teacher(batch.views[1])), self.queue.keys
-        own = torch.full((len(k), 1), float("-inf") if self.mask_own_key else 0.0, dtype=k.dtype, device=k.device)
-        s = torch.softmax(torch.cat([own, similarity(k, keys) / self.teacher_temp], dim=1), dim=1)
-        w = (1 - self.coefficient) * s
-        w[:, 0] += self.coefficient
-        return Targets(k, keys, w)
+        s = relation(k, keys, self.teacher_temp)
+        # A key that is not masked takes part in s with similarity 0, and so with the share of e^0.
+        share = torch.zeros_like(s.log_sum) if self.mask_own_key else torch.sigmoid(-s.log_sum)
+        return Targets(k, keys, self.coefficient + (1 - self.coefficient) * share, s)
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """H(w, p), p over the own key and the queue."""
-        logits = own_and_others(z, targets.k, targets.keys) / self.temp
-        return Loss(soft_cross_entropy(targets.w, logits))
+        k, keys, own, s = targets
+        z = unit(z)
+        own_logit, others = (z * k).sum(1) / self.temp, relation(z, keys, self.temp)
+        wanted = own * own_logit + (1 - own) * (z * s.mean_key).sum(1) / self.temp
+        return Loss((torch.logaddexp(own_logit, others.log_sum) - wanted).mean())
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys join the queue."""

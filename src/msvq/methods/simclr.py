@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from msvq.methods.base import Batch, Count, Loss, Method, Temperature
 from msvq.model.heads import mlp
 from msvq.model.losses import cross_view, nt_xent
-from msvq.model.norm import split_batch_norm
 from msvq.model.teacher import Backbone, Network
 
 
@@ -35,8 +34,7 @@ class SimCLR(Method):
     ) -> None:
         super().__init__()
         head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True, last_norm=True)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.temp, self.loss = temp, nt_xent if loss == "nt-xent" else cross_view
         self.views = ("strong", "strong")
 

@@ -11,7 +11,6 @@ from msvq.methods.base import Batch, Count, Loss, Method
 from msvq.model.backbones import BasicBlock
 from msvq.model.heads import mlp
 from msvq.model.losses import negative_cosine
-from msvq.model.norm import split_batch_norm
 from msvq.model.teacher import Backbone, Network
 
 
@@ -42,8 +41,7 @@ class SimSiam(Method):
         super().__init__()
         sizes = [hidden_dim] * (projector_layers - 1) + [output_dim]
         head = mlp(backbone.feature_dim, *sizes, norm=True, last_norm=True, last_affine=projector_layers == 2)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, predictor_dim, output_dim, norm=True)
         self.constant_rate = (self.predictor,) if constant_predictor_rate else ()
         if zero_init_residual:

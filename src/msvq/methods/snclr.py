@@ -11,7 +11,6 @@ from torch import Tensor
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import unit
-from msvq.model.norm import split_batch_norm
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -55,8 +54,7 @@ class SNCLR(Method):
         super().__init__()
         check_neighbours(k, queue_size)
         sizes = (backbone.feature_dim, hidden_dim, hidden_dim, output_dim)
-        self.student = Network(backbone, mlp(*sizes, norm=True, last_norm=True, last_affine=False))
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, mlp(*sizes, norm=True, last_norm=True, last_affine=False), bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True, last_norm=True, last_affine=False)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

@@ -7,7 +7,6 @@ from torch import nn
 
 from msvq.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method
-from msvq.model.norm import split_batch_norm
 from msvq.model.teacher import Backbone, Network
 
 
@@ -23,8 +22,7 @@ class Supervised(Method):
         if num_classes is None:
             raise BadInput("supervised needs labels, and the data has none; choose another --method")
         head = nn.Linear(backbone.feature_dim, num_classes)
-        self.student = Network(backbone, head)
-        split_batch_norm(self.student, bn_splits)
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.views = ("plain",)
 
     def forward(self, batch: Batch) -> Loss:

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from msvq.model.relations import Relation, relation
+
 
 def unit(z: Tensor) -> Tensor:
     """ẑ = z / |z|, row by row, in fp32 or better."""
@@ -16,30 +18,19 @@ def similarity(z: Tensor, keys: Tensor) -> Tensor:
         return unit(z) @ keys.T
 
 
-def soft_cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
-    """H(p, s) = -1/N Σ_i Σ_j p_ij log s_ij for targets p [N, Q] and s = softmax(logits [N, Q])."""
-    return -(target * F.log_softmax(logits, dim=1)).sum(1).mean()
+def contrast(q: Tensor, k: Tensor, others: Relation) -> Tensor:
+    """MoCo's loss, Eq. 1: the query's own key against the negatives that `others` relates it to.
 
-
-def entropy(p: Tensor) -> Tensor:
-    """H(p, p), the mean entropy of the rows of p [N, Q]; H(p, s) less this is KL(p || s)."""
-    return torch.xlogy(p, p).sum(1).mean().neg()
-
-
-def own_and_others(q: Tensor, k: Tensor, keys: Tensor) -> Tensor:
-    """Cosines [N, 1 + Q] of queries q [N, d] with their own key of k [N, d] and with the unit keys [Q, d].
-
-    The own key stands in front and is never among the others. No gradient reaches k.
+    Unit queries and keys [N, d]. The own key is never among the others, and no gradient reaches it.
     """
-    with torch.autocast(q.device.type, enabled=False):
-        own = (unit(q) * unit(k.detach())).sum(1, keepdim=True)
-    return torch.cat([own, similarity(q, keys)], dim=1)
+    own = (q * k.detach()).sum(1) / others.temp
+    return (torch.logaddexp(own, others.log_sum) - own).mean()
 
 
 def info_nce(q: Tensor, k: Tensor, keys: Tensor, *, temp: float) -> Tensor:
-    """MoCo's loss, Eq. 1: the query's own key k against the negatives [Q, d]; q, k [N, d]."""
-    logits = own_and_others(q, k, keys) / temp
-    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.int64, device=q.device))
+    """`contrast` of embeddings q, k [N, d] of any length with unit negatives [Q, d]."""
+    q = unit(q)
+    return contrast(q, unit(k), relation(q, keys, temp))
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from msvq.errors import BadInput
 from msvq.model.losses import similarity, unit
+from msvq.model.relations import rows_at_once
 
 
 class Queue(nn.Module):
@@ -45,7 +46,8 @@ class Queue(nn.Module):
     @torch.no_grad()
     def nearest(self, z: Tensor, k: int) -> Tensor:
         """Slots [N, k] of the k keys most similar to each embedding of z [N, d], nearest first."""
-        return similarity(z, self.keys).topk(k, dim=1).indices
+        rows = rows_at_once(self.keys)
+        return torch.cat([similarity(part, self.keys).topk(k, dim=1).indices for part in z.split(rows)])
 
 
 def check_neighbours(num: int, queue_size: int, *, name: str = "k") -> None:

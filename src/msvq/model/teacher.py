@@ -1,11 +1,13 @@
 """The networks of a momentum method: a student that learns and teachers that follow it (methods.md 1.6)."""
 
 import copy
+from collections.abc import Callable
 from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
 from msvq.model.random_state import RandomState
 
 
@@ -17,16 +19,36 @@ class Backbone(Protocol):
 
 
 class Network(nn.Module):
-    """A backbone with its projector: pictures [N, 3, H, W] to embeddings [N, d], not yet of unit length."""
+    """A backbone with its projector: pictures [N, 3, H, W] to embeddings [N, d], not yet of unit length.
 
-    def __init__(self, backbone: Backbone | nn.Module, projector: nn.Module) -> None:
+    While training, the backbone's batch norm sees `bn_splits` interleaved groups: picture i is in group i mod
+    `bn_splits`. The pictures of a group are put side by side once and the embeddings back, and in between each
+    group is a block that `SplitBatchNorm2d` finds in one piece. The projector's batch norm sees the whole batch.
+    """
+
+    def __init__(self, backbone: Backbone | nn.Module, projector: nn.Module, *, bn_splits: int = 1) -> None:
         super().__init__()
         self.backbone = cast(nn.Module, backbone)
         self.projector = projector
+        split_batch_norm(self.backbone, bn_splits)
+        has_groups = any(isinstance(module, SplitBatchNorm2d) for module in self.backbone.modules())
+        self.bn_splits = bn_splits if has_groups else 1
+        self._compiled: Callable[[Tensor], Tensor] | None = None
+
+    def compile_backbone(self) -> None:
+        """From now on, train with a compiled backbone. It stays as it is for whoever else calls it."""
+        self._compiled = torch.compile(self.backbone.forward, dynamic=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings [N, d]."""
-        return cast(Tensor, self.projector(self.backbone(x)))
+        backbone = self._compiled if self._compiled is not None and self.training else self.backbone
+        if not self.training or self.bn_splits == 1:
+            return cast(Tensor, self.projector(backbone(x)))
+        if len(x) % self.bn_splits:
+            raise ValueError(f"a batch of {len(x)} does not divide into {self.bn_splits} batch-norm groups")
+        places = torch.arange(len(x), device=x.device)
+        features = backbone(x[places.view(-1, self.bn_splits).T.reshape(-1)])  # 0, S, 2 S, ..., 1, S + 1, ...
+        return cast(Tensor, self.projector(features[places.view(self.bn_splits, -1).T.reshape(-1)]))
 
 
 class Teacher(nn.Module):
@@ -34,7 +56,8 @@ class Teacher(nn.Module):
 
     Parameters are averaged, batch-norm buffers are not: the teacher stays in training mode and keeps
     statistics of its own. `shuffle` permutes each batch before it is forwarded and the outputs back, so
-    that split batch norm groups other samples than in the student.
+    that split batch norm groups other samples than in the student. While `waits`, it does not follow: a batch that
+    is computed in parts moves its teachers once.
     """
 
     def __init__(self, student: nn.Module, *, momentum: float, shuffle: bool = True) -> None:
@@ -45,10 +68,13 @@ class Teacher(nn.Module):
         self.momentum = momentum
         self.shuffle = shuffle
         self.random = RandomState()
+        self.waits = False
 
     @torch.no_grad()
     def follow(self, student: nn.Module) -> None:
         """θ_t <- m θ_t + (1 - m) θ_s, over all parameters at once."""
+        if self.waits:
+            return
         torch._foreach_lerp_(list(self.network.parameters()), list(student.parameters()), weight=1 - self.momentum)
 
     @torch.no_grad()

@@ -7,7 +7,8 @@ import torch
 
 from msvq.errors import BadInput
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_device(name: str) -> torch.device:
@@ -26,14 +27,15 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
-    """ "auto": bf16 where the hardware computes in it natively, else fp32."""
+def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
+    """ "auto": bf16 where the hardware computes in it natively; else fp16 on a CUDA device, fp32 elsewhere."""
     if name != "auto":
         return name
-    native = (device.type == "cpu" and cpu_has_bf16()) or (
-        device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    )
-    return "bf16" if native else "fp32"
+    if device.type == "cpu":
+        return "bf16" if cpu_has_bf16() else "fp32"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return "fp32"
 
 
 def cpu_has_bf16() -> bool:
@@ -46,4 +48,12 @@ def cpu_has_bf16() -> bool:
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """The context in which networks run; losses leave it by themselves."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    return torch.autocast(device.type, dtype=DTYPES.get(precision, torch.bfloat16), enabled=precision in DTYPES)
+
+
+def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
+    """Scales the loss where gradients would vanish in fp16, and leaves out steps whose gradients overflow.
+
+    In the other formats it does nothing.
+    """
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")

@@ -8,20 +8,32 @@ from typing import Annotated, Any, Protocol
 
 import torch
 from annotated_types import Ge, Gt
-from torch import Tensor, nn
+from pydantic import AfterValidator
+from torch import Tensor
 
 from msvq.data.augment import Augment
 from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
+from msvq.memory import keep_freed_memory
 from msvq.methods.base import Batch, Method
-from msvq.model.norm import SplitBatchNorm2d
-from msvq.model.queue import Queue
+from msvq.model.teacher import Network, Teacher
 from msvq.settings import Section
 from msvq.train.checkpoint import save_checkpoint
+from msvq.train.limits import check_fit, enough_memory
 from msvq.train.optim import make_optimiser, warmup_cosine
-from msvq.train.precision import Precision, autocast
+from msvq.train.precision import Precision, autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
 from msvq.train.runlog import RunLog
+
+
+def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    shares = [share for share, _ in schedule]
+    if not schedule or shares[0] != 0 or shares != sorted(set(shares)) or shares[-1] >= 1:
+        raise ValueError("give [share of the run, pixels] pairs whose shares rise from 0.0 and stay below 1")
+    return schedule
+
+
+Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_rising)]
 
 
 class TrainSettings(Section):
@@ -29,10 +41,13 @@ class TrainSettings(Section):
 
     epochs: Annotated[int, Ge(1)] = 200
     batch_size: Annotated[int, Ge(2)] = 256
+    resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
     base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
     warmup_epochs: Annotated[float, Ge(0)] = 5
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     decay_norm_and_bias: bool = True
+    accumulate: Annotated[int, Ge(1)] = 1  # parts of a batch that are computed one after the other, to save memory
+    compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
     device: str = "auto"
     precision: Precision = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1  # epochs
@@ -64,26 +79,6 @@ class Monitor(Protocol):
         ...
 
 
-def check_fit(method: nn.Module, batch_size: int) -> None:
-    """Raise if the batch does not suit the method's batch-norm groups or queues."""
-    for module in method.modules():
-        if isinstance(module, SplitBatchNorm2d) and batch_size % module.splits:
-            raise BadInput(
-                f"train.batch_size {batch_size} is not a multiple of the method's bn_splits {module.splits}; "
-                f"change one of them"
-            )
-        if isinstance(module, SplitBatchNorm2d) and batch_size == module.splits > 1:
-            raise BadInput(
-                f"train.batch_size {batch_size} leaves one picture in each of the method's bn_splits {module.splits}; "
-                f"lower bn_splits"
-            )
-        if isinstance(module, Queue) and len(module) < batch_size:
-            raise BadInput(
-                f"the method's queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
-                f"a queue holds at least one batch"
-            )
-
-
 class Trainer:
     """Trains a method and leaves metrics and checkpoints in a run directory."""
 
@@ -99,7 +94,8 @@ class Trainer:
         precision: str,
         monitors: Sequence[Monitor] = (),
     ) -> None:
-        check_fit(method, settings.batch_size)
+        check_fit(method, settings.batch_size, settings.accumulate)
+        keep_freed_memory()
         self.device = loader.device
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
         self.loader, self.augment, self.settings = loader, augment, settings
@@ -111,6 +107,12 @@ class Trainer:
             weight_decay=settings.weight_decay,
             decay_norm_and_bias=settings.decay_norm_and_bias,
         )
+        self.teachers = [module for module in self.method.modules() if isinstance(module, Teacher)]
+        self.scaler = loss_scaler(self.device, precision)
+        if settings.compile:
+            for network in self.method.modules():
+                if isinstance(network, Network):
+                    network.compile_backbone()
         self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
         self.step, self.resumed = 0, False
         self.total_steps = settings.epochs * len(loader)
@@ -158,7 +160,27 @@ class Trainer:
         """One step on uint8 pictures [N, H, W, 3]: views, loss, gradient, update. Returns loss and logs."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.peak_rate if group["constant_rate"] else lr
-        views = self.augment(images, self.method.views, self.generator)
+        self.optimiser.zero_grad()
+        parts = self.settings.accumulate
+        with enough_memory(self.device, len(images), parts):
+            found = [
+                self._gradient(*part, share=1 / parts, first=number == 0)
+                for number, part in enumerate(
+                    zip(*(whole.chunk(parts) for whole in (images, labels, indices)), strict=True)
+                )
+            ]
+            self.scaler.step(self.optimiser)
+        self.scaler.update()
+        value = sum(loss for loss, _ in found) / parts
+        return value, {name: torch.stack([logs[name] for _, logs in found]).mean(0) for name in found[0][1]}
+
+    def _gradient(
+        self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float, first: bool
+    ) -> tuple[float, Mapping[str, Tensor]]:
+        """Add `share` of a part's gradient to what is there. Teachers move with the `first` part of a batch alone."""
+        for teacher in self.teachers:
+            teacher.waits = not first
+        views = self.augment(images, self.method.views, self.generator, size=self.resolution())
         with autocast(self.device, self.precision):
             loss, logs = self.method(Batch(views, labels, self.step / self.total_steps, indices))
         value = float(loss.detach())
@@ -167,10 +189,13 @@ class Trainer:
                 f"the loss became {value} at step {self.step + 1}; the last good checkpoint is kept in "
                 f"{self.checkpoints}; try a lower train.base_lr or --precision fp32"
             )
-        self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
+        self.scaler.scale(loss * share).backward()
         return value, logs
+
+    def resolution(self) -> int | None:
+        """The side of the coming step's crop; None is the data's own."""
+        progress = self.step / self.total_steps
+        return next((side for share, side in reversed(self.settings.resolution or []) if progress >= share), None)
 
     def learning_rate(self) -> float:
         """The rate of the coming step."""
@@ -195,6 +220,7 @@ class Trainer:
             "step": self.step,
             "method": self.method.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "scaler": self.scaler.state_dict(),
             "generator": self.generator.get_state(),
             "monitors": [monitor.state_dict() for monitor in self.monitors],
         }
@@ -205,6 +231,7 @@ class Trainer:
         self.step, self.resumed = state["step"], True
         self.method.load_state_dict(state["method"])
         self.optimiser.load_state_dict(state["optimiser"])
+        self.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"])
         for monitor, saved in zip(self.monitors, state["monitors"], strict=True):
             monitor.load_state_dict(saved)

@@ -1,0 +1,265 @@
+"""What the conventional loop is compared with: the product, the limit that its networks set, and lightly's MoCoV2.
+
+Each has `steps()`, an endless iterator whose every `next` takes one whole step.
+"""
+
+import copy
+import importlib
+import importlib.util
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from msvq.completion import complete
+from msvq.config import resolve
+from msvq.data.loader import Loader
+from msvq.data.store import DataSet, Pictures
+from msvq.display import Display
+from msvq.methods import Batch
+from msvq.model.backbones import ResNet, resolve_stem
+from msvq.model.teacher import Network, Teacher
+from msvq.pretraining import build_method, make_trainer
+from msvq.train.precision import autocast
+from msvq.train.progress import TrainingDisplay
+
+if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
+    from benchmarks.conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader
+else:
+    from conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader
+
+CPU = torch.device("cpu")
+
+
+class Product:
+    """This project's own training loop, built as a run builds it, on pictures uint8 [N, H, W, 3] in memory."""
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        *,
+        method: str,
+        width: int,
+        size: int,
+        batch_size: int,
+        overrides: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        labels = np.arange(len(images), dtype=np.int64) % 10
+        pictures = Pictures(images, labels)
+        data = DataSet("made", pictures, pictures, pictures, tuple("0123456789"), MEAN, STD, size, size)
+        recipe = "cifar10" if size <= 32 else "tinyimagenet"
+        overrides = [f"backbone.width={width}", f"train.batch_size={batch_size}", f"data.size={size}", *overrides]
+        settings = complete(resolve(recipe=recipe, method=method, overrides=overrides, seed=seed), data, CPU)
+        loader = Loader(pictures, batch_size=batch_size, seed=seed, device=CPU)
+        self.directory = tempfile.TemporaryDirectory()
+        self.lr, self.settings, self.size = BASE_RATE, settings, size
+        self.trainer = make_trainer(
+            settings,
+            data,
+            build_method(settings, size),
+            loader,
+            directory=Path(self.directory.name),
+            display=TrainingDisplay(Display().console, total_steps=1, epochs=1),
+        )
+        self.trainer.method.train()
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The student's backbone."""
+        return self.trainer.method.encoder
+
+    def batch(self) -> Batch:
+        """A batch as the method sees it."""
+        images, labels, indices = next(self.trainer.loader.epoch(0))
+        views = self.trainer.augment(images, self.trainer.method.views, torch.Generator().manual_seed(0))
+        return Batch(views, labels, 0.0, indices)
+
+    def steps(self) -> Iterator[float]:
+        """From data to updated weights; gives the loss."""
+        epoch = 0
+        while True:
+            for images, labels, indices in self.trainer.loader.epoch(epoch):
+                yield self.trainer.train_step(images, labels, indices, self.lr)[0]
+            epoch += 1
+
+
+class Limit:
+    """The networks of a method's step and nothing else, on one resident batch.
+
+    No data, views, loss, optimiser, teachers' averages or queues; batch norm is not split, so this is as fast as these
+    networks go. What the method asks of its networks is recorded in one real step, and repeated.
+    """
+
+    def __init__(self, product: Product) -> None:
+        self.precision = product.trainer.precision
+        settings = product.settings.model_copy(update={"method": without_splits(product.settings.method)})
+        self.method = build_method(settings, product.size).to(memory_format=torch.channels_last).train()
+        self.calls: list[tuple[nn.Module, bool, Tensor]] = []
+        teachers = [module for module in self.method.modules() if isinstance(module, Teacher)]
+        theirs = {id(module) for teacher in teachers for module in teacher.modules()}
+        students = [m for m in self.method.modules() if isinstance(m, Network) and id(m) not in theirs]
+        hooks = [module.register_forward_pre_hook(self._record) for module in (*teachers, *students)]
+        with torch.no_grad(), autocast(CPU, self.precision):
+            self.method(product.batch())
+        for hook in hooks:
+            hook.remove()
+
+    def _record(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        taught = isinstance(module, Teacher)
+        network = cast(nn.Module, module.network) if taught else module
+        self.calls += [(network, taught, x.detach().clone()) for x in given if isinstance(x, Tensor)]
+
+    def steps(self) -> Iterator[float]:
+        """The teachers' passes, the student's, and one backward pass of the sum of what it gave."""
+        while True:
+            self.method.zero_grad()
+            total = torch.zeros(())
+            with autocast(CPU, self.precision):
+                for network, taught, x in self.calls:
+                    if taught:
+                        with torch.no_grad():
+                            network(x)
+                    else:
+                        total = total + network(x).float().sum()
+            total.backward()
+            yield float(total.detach())
+
+
+def without_splits(options: dict[str, Any]) -> dict[str, Any]:
+    """A method's options with ordinary batch norm, also in a method that it wraps."""
+    inner = options.get("base_options")
+    changed = {"base_options": without_splits(inner)} if isinstance(inner, dict) else {}
+    return {**options, **changed, **({"bn_splits": 1} if "bn_splits" in options else {})}
+
+
+class Fixed(nn.Module):
+    """In a network's place: always the same embeddings."""
+
+    def __init__(self, z: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("z", z)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.z
+
+
+def loss_and_queues(product: Product, *, store: bool = True) -> Callable[[], None]:
+    """MSVQ's step without its networks: soft labels, loss, gradient up to the embeddings, and queues."""
+    trainer = product.trainer
+    method: Any = trainer.method
+    num = trainer.settings.batch_size
+    dtype = torch.bfloat16 if trainer.precision == "bf16" else torch.float32
+    for teacher in method.modules():
+        if isinstance(teacher, Teacher):
+            teacher.network = Fixed(torch.randn(num, 128).to(dtype))
+    batch = Batch(tuple(torch.zeros(num, 3, 1, 1) for _ in method.views), torch.zeros(num, dtype=torch.int64), 0.0)
+    z1 = torch.randn(num, 128).to(dtype).requires_grad_()
+
+    def work() -> None:
+        z1.grad = None
+        with autocast(CPU, trainer.precision):
+            targets = method.targets(batch)
+            loss = method.compare(z1, targets).value
+        loss.backward()
+        if store:
+            method.store(targets, batch.labels)
+
+    return work
+
+
+class Elsewhere:
+    """A contender in a process of its own, as its users run it: this project sets up its process for itself."""
+
+    def __init__(self, kind: type[Any], images: NDArray[np.uint8], **sizes: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, kind, images, sizes))  # it has workers of its own
+        self.process.start()
+
+    def take(self, num: int) -> None:
+        """So many whole steps."""
+        self.connection.send(num)
+        self.connection.recv()
+
+    def close(self) -> None:
+        self.connection.send(0)
+        self.process.join()
+
+
+def _serve(connection: Connection, kind: type[Any], images: NDArray[np.uint8], sizes: dict[str, Any]) -> None:
+    steps = kind(images, **sizes).steps()
+    while num := connection.recv():
+        for _ in range(num):
+            next(steps)
+        connection.send(num)
+
+
+def has_lightly() -> bool:
+    return importlib.util.find_spec("lightly") is not None
+
+
+class LightlyMoCoV2:
+    """MoCoV2 from lightly's parts, put together as its documented example does, with our backbone and sizes.
+
+    Batch norm is ordinary, the loss has one direction. Blur is off up to 32 px, as its tutorial on CIFAR-10 advises;
+    ours keeps it. `lr` may be set between steps.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        *,
+        width: int,
+        size: int,
+        batch_size: int,
+        queue_size: int = 4096,
+        momentum: float = 0.99,
+        seed: int = 0,
+        workers: int = 2,
+    ) -> None:
+        names = ("models.modules", "loss", "models.utils", "transforms")
+        modules, losses, self.utils, looks = (importlib.import_module(f"lightly.{name}") for name in names)
+        torch.manual_seed(seed)
+        blur = 0.0 if size <= 32 else 0.5
+        transform = looks.MoCoV2Transform(
+            input_size=size, gaussian_blur=blur, normalize={"mean": list(MEAN), "std": list(STD)}
+        )
+        self.loader = make_loader(Views(images, [transform]), batch_size=batch_size, seed=seed, workers=workers)
+        self.backbone = ResNet(width=width, stem=resolve_stem("auto", size))
+        self.head = modules.MoCoProjectionHead(self.backbone.feature_dim, 2048, 128)
+        self.slow_backbone, self.slow_head = copy.deepcopy(self.backbone), copy.deepcopy(self.head)
+        for slow in (self.slow_backbone, self.slow_head):
+            self.utils.deactivate_requires_grad(slow)
+        self.criterion = losses.NTXentLoss(temperature=0.2, memory_bank_size=(queue_size, 128))
+        self.momentum, self.lr = momentum, BASE_RATE
+        learned = [*self.backbone.parameters(), *self.head.parameters()]
+        self.optimiser = torch.optim.SGD(learned, lr=self.lr, momentum=0.9, weight_decay=5e-4)
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The backbone that learns."""
+        return self.backbone
+
+    def steps(self) -> Iterator[float]:
+        """From data to updated weights; gives the loss."""
+        for views in endless(self.loader):
+            query_view, key_view = views[0]
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.lr
+            self.utils.update_momentum(self.backbone, self.slow_backbone, m=self.momentum)
+            self.utils.update_momentum(self.head, self.slow_head, m=self.momentum)
+            query = self.head(self.backbone(query_view).flatten(start_dim=1))
+            key = self.slow_head(self.slow_backbone(key_view).flatten(start_dim=1)).detach()
+            loss = self.criterion(query, key)
+            loss.backward()
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+            yield loss.item()

@@ -1,0 +1,272 @@
+"""How long a run takes and what it holds, from a few of its steps, one look at its evaluation and one checkpoint."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from msvq.analyze.health import NUM_PICTURES, effective_rank
+from msvq.config import Settings
+from msvq.data.decode import Unreadable, decode
+from msvq.data.workers import available_cores
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.evaluate.knn import knn_predict
+from msvq.evaluate.neighbours import NUM_BANK
+from msvq.machine import forget_peak, held_memory, peak_memory
+from msvq.pretraining import feature_function
+from msvq.rehearsal import Rehearsal, Scene, rehearse
+from msvq.timing import READ, stages, synchronise, time_steps
+from msvq.train.limits import check_fit
+from msvq.train.trainer import Trainer
+
+SAMPLE = 256  # pictures whose features are taken
+MOST_BANK = 20_000  # of the kNN's bank that is tried; its time grows with the number
+QUERIES = 1_000  # of one chunk of the kNN
+DECODED = 32  # files that are decoded to see how long packing takes
+DIVISIONS = (2, 4, 8, 16)  # of a batch, to hold less of it at once
+PATIENCE = 60.0  # seconds of steps at one size: slow steps differ little
+ROOM = 0.95  # of the memory that there is: the system needs some, too
+KEPT_CHECKPOINTS = 3  # the last, the one before, and the one that is being written
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds."""
+
+    resolutions: list[dict[str, float]]  # one row per size of crop
+    steps_per_epoch: int
+    epochs: int
+    epoch: float  # training steps alone, the mean over the run
+    training: float
+    evaluation: float  # all of them, and the look at neighbours in the end
+    evaluations: int
+    checkpoints: float
+    packing: float | None  # once, before the run; None: not known
+
+    @property
+    def total(self) -> float:
+        """From the command to the report."""
+        return self.training + self.evaluation + self.checkpoints + (self.packing or 0.0)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes, of the device."""
+
+    peak: int  # measured
+    before: int  # held before anything of the method was there
+    fixed: int  # weights, gradients and optimiser state: whatever the batch
+    evaluation: int  # features of all pictures and a chunk of their similarities
+    unheld: int  # pictures that the run will hold, and the trial did not
+
+    @property
+    def needed(self) -> int:
+        """What the run will hold at most."""
+        return self.unheld + max(self.peak, self.before + self.fixed + self.evaluation)
+
+    def with_batch(self, share: float) -> int:
+        """About what is needed if only this share of the batch is held at once."""
+        step = max(0, self.peak - self.before - self.fixed)
+        base = self.before + self.fixed
+        return self.unheld + max(base + int(share * step), base + self.evaluation)
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes."""
+
+    checkpoint: int
+    encoder: int
+    pack: int
+
+    @property
+    def run(self) -> int:
+        """What the run directory needs."""
+        return KEPT_CHECKPOINTS * self.checkpoint + self.encoder
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will need."""
+
+    settings: Settings
+    notes: tuple[str, ...]
+    device: torch.device
+    time: Time
+    memory: Memory | None  # None: the system does not tell
+    disk: Disk
+    divisions: tuple[int, ...]  # into which the batch may be divided further
+
+
+def estimate(
+    settings: Settings,
+    scene: Scene,
+    *,
+    recipe: str | Path | None,
+    overrides: Sequence[str],
+    steps: int,
+    available: int | None,
+    display: Display,
+    what: str = "",
+) -> Estimate:
+    """Try the run and add up. `available`: bytes that it may hold; `what` says in a word what is tried."""
+    with rehearse(settings, scene, recipe=recipe, overrides=overrides) as trial:
+        trainer, device = trial.trainer, trial.trainer.device
+        epochs = trial.settings.train.epochs
+        weights = sum(value.nbytes for value in _state(trainer))
+        fixed = weights + 2 * sum(p.nbytes for p in trainer.method.parameters() if p.requires_grad)
+        forget_peak(device)
+        before = max(0, held_memory(device) - weights)
+        pictures, peak, notes = trainer.settings.batch_size, None, list(trial.notes)
+        few, expected = _probe(trainer, before + fixed, display)
+        if available is not None and expected is not None and expected > ROOM * available:
+            notes.append(f"a whole batch may not fit into memory: steps of {few} of its {pictures} pictures were timed")
+            pictures, peak = few, expected
+        resolutions = _time_steps(trial, steps, pictures, display, what)
+        training = trainer.total_steps * sum(r["share_of_run"] * r["seconds"] for r in resolutions)
+        with display.busy(f"timing the evaluation{what}"):
+            one, last = _time_evaluation(trial, scene)
+        saving, size = _time_checkpoint(trainer)
+        packing = _time_packing(scene, trial.settings) if scene.pack else 0.0
+        peak = peak_memory(device) if peak is None else peak
+    evaluate, every = trial.settings.evaluate, trial.settings.train.checkpoint_every
+    evaluations = sum(e % evaluate.every == 0 or e == epochs for e in range(epochs + 1))
+    saves = 1 + sum(e % every == 0 or e == epochs for e in range(1, epochs + 1))
+    features = 0 if device.type == "cuda" else _evaluation_bytes(trial, scene)
+    return Estimate(
+        settings=trial.settings,
+        notes=tuple(notes),
+        device=device,
+        time=Time(
+            resolutions=resolutions,
+            steps_per_epoch=len(trainer.loader),
+            epochs=epochs,
+            epoch=training / epochs,
+            training=training,
+            evaluation=evaluations * one + last,
+            evaluations=evaluations,
+            checkpoints=saves * saving,
+            packing=packing,
+        ),
+        memory=None if peak is None else Memory(peak, before, fixed, features, scene.unheld),
+        disk=Disk(size, sum(value.nbytes for value in trainer.method.encoder.state_dict().values()), scene.pack),
+        divisions=_divisions(trainer),
+    )
+
+
+def _probe(trainer: Trainer, base: int, display: Display) -> tuple[int, int | None]:
+    """A part of the batch, and what a step on the whole batch would hold, so that no trial takes all memory."""
+    whole, largest = trainer.settings.batch_size, max(stages(trainer), key=lambda stage: stage.size)
+    for parts in reversed(_divisions(trainer)):
+        with display.busy("trying a small batch"):
+            time_steps(trainer, 1, start=largest.start, pictures=whole // parts)
+        peak = peak_memory(trainer.device)
+        return whole // parts, None if peak is None else base + parts * max(0, peak - base)
+    return whole, None
+
+
+def _divisions(trainer: Trainer) -> tuple[int, ...]:
+    """Into how many parts the batch may be divided, more than now: batch norm wants its groups."""
+    batch, parts = trainer.settings.batch_size, trainer.settings.accumulate
+    found = []
+    for num in DIVISIONS:
+        with suppress(BadInput):
+            check_fit(trainer.method, batch, num * parts)
+            found.append(num)
+    return tuple(found)
+
+
+def _time_steps(trial: Rehearsal, steps: int, pictures: int, display: Display, what: str) -> list[dict[str, float]]:
+    """Each size of crop that the run will use; seconds are those of the whole batch."""
+    results, batch = [], trial.settings.train.batch_size
+    for stage in stages(trial.trainer):
+        timed = time_steps(
+            trial.trainer,
+            steps,
+            start=stage.start,
+            parts=trial.trainer.device.type == "cpu",  # elsewhere waiting for each part costs time
+            pictures=pictures,
+            patience=PATIENCE,
+            display=display,
+            description=f"timing steps at {stage.size} pixels{what}",
+        )
+        row = {"size": stage.size, "share_of_run": stage.share, "steps_timed": len(timed.steps)}
+        reading = timed.parts.get(READ, 0.0) / timed.seconds
+        row |= {"seconds": timed.seconds * batch / pictures, "pictures_per_second": pictures / timed.seconds}
+        results.append(row | {"share_of_reading": reading})
+    return results
+
+
+def _time_evaluation(trial: Rehearsal, scene: Scene) -> tuple[float, float]:
+    """Seconds of one online evaluation, and of the look at neighbours in the end."""
+    data, trainer, encoder = scene.data, trial.trainer, trial.trainer.method.encoder
+    features = feature_function(data, trainer.device, trainer.precision)
+    sample = (data.test if data.has_labels else data.train).part(0, SAMPLE)
+    dim = features(encoder, sample.part(0, SAMPLE // 8)).shape[1]  # and warms up
+    per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
+    judged = data.bank if data.has_labels else data.train
+    last = 2 * per_picture * min(NUM_BANK, len(judged))
+    if not data.has_labels:
+        num = min(NUM_PICTURES, len(data.train))
+        made = torch.randn(num, dim)
+        return num * per_picture + _seconds(lambda: effective_rank(made), trainer.device), last
+    settings = trial.settings.evaluate
+    num_bank, num_test = min(len(data.bank), settings.knn_bank or len(data.bank)), len(data.test)
+    num, queries = min(num_bank, MOST_BANK), torch.randn(min(QUERIES, num_test), dim)
+    bank, labels = torch.randn(num, dim), torch.arange(num) % data.num_classes
+    options: dict[str, Any] = {"k": settings.knn_k, "temp": settings.knn_temp, "num_classes": data.num_classes}
+    chunk = _seconds(lambda: knn_predict(bank, labels, queries, **options), torch.device("cpu"))
+    return (num_bank + num_test) * per_picture + chunk * num_test / len(queries) * num_bank / num, last
+
+
+def _evaluation_bytes(trial: Rehearsal, scene: Scene) -> int:
+    """Features in fp32, twice while they are joined, the bank's again at unit length, and a chunk of similarities."""
+    data, knn_bank = scene.data, trial.settings.evaluate.knn_bank
+    if not data.has_labels:
+        return 0
+    num, dim = (
+        min(len(data.bank), knn_bank or len(data.bank)),
+        int(getattr(trial.trainer.method.encoder, "feature_dim", 0)),
+    )
+    return 4 * (dim * (3 * num + 2 * len(data.test)) + min(QUERIES, len(data.test)) * num)
+
+
+def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
+    """Seconds and bytes of one checkpoint."""
+    seconds = _seconds(trainer.save, trainer.device)
+    return seconds, sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
+
+
+def _time_packing(scene: Scene, settings: Settings) -> float | None:
+    """Seconds until all files are decoded, on all cores, from a few of them."""
+    if scene.items is None:
+        return None
+    side, good, started = max(scene.data.size, scene.data.test_size), 0, time.perf_counter()
+    places = np.unique(np.linspace(0, len(scene.items) - 1, DECODED).astype(int))
+    for place in islice(places, DECODED):
+        try:
+            decode(scene.items[int(place)], side)
+        except Unreadable:
+            continue
+        good += 1
+    seconds = (time.perf_counter() - started) / max(1, good)
+    return seconds * len(scene.items) / (settings.data.workers or available_cores())
+
+
+def _seconds(work: Any, device: torch.device) -> float:
+    synchronise(device)
+    started = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - started
+
+
+def _state(trainer: Trainer) -> list[torch.Tensor]:
+    return [value for value in trainer.method.state_dict().values() if isinstance(value, torch.Tensor)]

@@ -1,0 +1,201 @@
+"""`msvq plan`: what a run will take of time, memory and disk, and what to change if that is too much."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from msvq.advice import Alternative, advise, duration, gigabytes
+from msvq.bench import check_steps, say
+from msvq.config import Settings, recipe_names, resolve
+from msvq.data.official import OFFICIAL
+from msvq.data.places import packs
+from msvq.data.sources import is_path
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.estimate import Estimate, estimate
+from msvq.machine import available_memory, free_disk
+from msvq.rehearsal import Scene, opened_scene
+from msvq.train.precision import resolve_device
+
+TRIAL_STEPS = 2  # of another setting that is proposed
+NARROW = 16  # width that is proposed; at most half of what there is
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was asked for, to be asked again with something changed."""
+
+    recipe: str | Path | None
+    data: str | None
+    data_root: str | Path | None
+    method: str | None
+    epochs: int | None
+    overrides: Sequence[str]
+    device: str | None
+    precision: str | None
+
+    def settings(self) -> Settings:
+        """The settings of a run with these flags."""
+        return resolve(
+            recipe=self.recipe,
+            data=self.data,
+            data_root=self.data_root,
+            method=self.method,
+            overrides=self.overrides,
+            **{"epochs": self.epochs, "device": self.device, "precision": self.precision},
+        )
+
+    def command(self, source: str, *, download: bool) -> str:
+        """The command that starts the run."""
+        flags: dict[str, Any] = {"recipe": self.recipe, "data": self.data, "data-root": self.data_root}
+        flags |= {"method": self.method, "epochs": self.epochs, "device": self.device, "precision": self.precision}
+        words = [word for key, value in flags.items() if value is not None for word in (f"--{key}", str(value))]
+        words += [word for text in self.overrides for word in ("--set", text)]
+        name = Path(source).stem if is_path(source) else source
+        return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", f"runs/{name or 'mine'}"])
+
+
+def plan(
+    *,
+    recipe: str | Path | None = None,
+    data: str | None = None,
+    data_root: str | Path | None = None,
+    method: str | None = None,
+    epochs: int | None = None,
+    overrides: Sequence[str] = (),
+    device: str | None = None,
+    precision: str | None = None,
+    out: str | Path = "runs",
+    steps: int = 5,
+    memory: int | None = None,
+    display: Display | None = None,
+) -> dict[str, Any]:
+    """Plan a run, as plain values. The arguments are those of `msvq plan`; `memory`: bytes instead of the machine's."""
+    check_steps(steps)
+    display = display or Display()
+    wishes = Wishes(recipe, data, data_root, method, epochs, overrides, device, precision)
+    settings = wishes.settings()
+    target = resolve_device(settings.train.device)
+    there = available_memory(target) if memory is None else memory
+    with opened_scene(settings, display) as scene:
+        needs = estimate(
+            settings, scene, recipe=recipe, overrides=overrides, steps=steps, available=there, display=display
+        )
+    room = {"memory": there, "run": free_disk(Path(out)), "pack": free_disk(packs())}
+
+    def alternative(flags: str, **changes: Any) -> Alternative | None:
+        return _try(flags, replace(wishes, **changes), there, display)
+
+    def alternatives() -> list[Alternative]:
+        """Other settings, tried: costs time, so only if this run is too much."""
+        found = []
+        if "fast" in recipe_names() and recipe != "fast":
+            found.append(alternative("--recipe fast", recipe="fast", data=settings.data.source))
+        if (width := min(NARROW, needs.settings.backbone.width // 2)) >= 1:
+            setting = f"backbone.width={width}"
+            found.append(alternative(f"--set {setting}", overrides=[*overrides, setting]))
+        return [one for one in found if one is not None]
+
+    advice = advise(needs, room, alternatives)
+    absent = settings.data.source in OFFICIAL and scene.made_up
+    return {
+        **_facts(needs, scene),
+        **_needs(needs, room),
+        "advice": advice,
+        "command": wishes.command(settings.data.source, download=absent),
+        "notes": list(needs.notes),
+    }
+
+
+def _try(flags: str, wishes: Wishes, available: int | None, display: Display) -> Alternative | None:
+    """What the run would need with other settings, or None if they do not go together."""
+    try:
+        settings = wishes.settings()
+        with opened_scene(settings, display) as scene:
+            needs = estimate(
+                settings,
+                scene,
+                recipe=wishes.recipe,
+                overrides=wishes.overrides,
+                steps=TRIAL_STEPS,
+                available=available,
+                display=display,
+                what=f" with {flags}",
+            )
+    except BadInput:
+        return None
+    return Alternative(flags, needs)
+
+
+def _facts(needs: Estimate, scene: Scene) -> dict[str, Any]:
+    settings, data = needs.settings, scene.data
+    return {
+        "data": settings.data.source,
+        "pictures": {
+            "train": len(data.train),
+            "labelled": len(data.bank),
+            "test": len(data.test),
+            "classes": data.num_classes,
+        },
+        "method": settings.method_name,
+        "backbone": f"{settings.backbone.name} width {settings.backbone.width}",
+        "batch_size": settings.train.batch_size,
+        "device": str(needs.device),
+        "precision": settings.train.precision,
+    }
+
+
+def _needs(needs: Estimate, room: dict[str, int | None]) -> dict[str, Any]:
+    memory = needs.memory
+    return {
+        "seconds": {**asdict(needs.time), "total": needs.time.total},
+        "memory": {
+            **({} if memory is None else {**asdict(memory), "needed": memory.needed}),
+            "available": room["memory"],
+        },
+        "disk": {
+            **asdict(needs.disk),
+            "run": needs.disk.run,
+            "free_for_run": room["run"],
+            "free_for_pack": room["pack"],
+        },
+    }
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Print the plan for a person: a table, then what to change."""
+    pictures, seconds, memory, disk = (report[key] for key in ("pictures", "seconds", "memory", "disk"))
+    say(
+        console,
+        f"{report['method']} on {report['data']}: {pictures['train']:,} pictures, {report['backbone']}, batches of "
+        f"{report['batch_size']}, {report['device']} {report['precision']}",
+    )
+    table = Table("", "needs", "there is", box=box.SIMPLE, pad_edge=False)
+    for row in seconds["resolutions"]:
+        pixels = f"a step at {row['size']} pixels"
+        table.add_row(pixels, f"{duration(row['seconds'])}, {row['pictures_per_second']:,.0f} pictures/s", "")
+    table.add_row(f"an epoch of {seconds['steps_per_epoch']:,} steps", duration(seconds["epoch"]), "")
+    table.add_row(f"training, {seconds['epochs']} epochs", duration(seconds["training"]), "")
+    table.add_row(f"evaluation, {seconds['evaluations']} times", duration(seconds["evaluation"]), "")
+    table.add_row("checkpoints", duration(seconds["checkpoints"]), "")
+    if seconds["packing"]:
+        table.add_row("packing the pictures, once", duration(seconds["packing"]), "")
+    table.add_row("the whole run", duration(seconds["total"]), "", end_section=True)
+    if "needed" in memory:
+        there = "" if memory["available"] is None else gigabytes(memory["available"])
+        table.add_row("memory", gigabytes(memory["needed"]), there)
+    table.add_row("disk for the run", gigabytes(disk["run"]), gigabytes(disk["free_for_run"]))
+    if disk["pack"]:
+        table.add_row("disk for packed pictures", gigabytes(disk["pack"]), gigabytes(disk["free_for_pack"]))
+    console.print(table)
+    for note in report["notes"]:
+        say(console, f"note: {note}")
+    for line in report["advice"]:
+        say(console, line)
+    say(console, f"Start it with: {report['command']}")

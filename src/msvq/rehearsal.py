@@ -1,0 +1,179 @@
+"""A trainer as `msvq pretrain` would make it, for a few trial steps: nothing is downloaded, packed or left behind."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from msvq.completion import complete, fit_to_data
+from msvq.config import Settings
+from msvq.data.hub import PREFIX, HubPictures
+from msvq.data.listing import Listing
+from msvq.data.loader import Loader
+from msvq.data.official import OFFICIAL, find_official
+from msvq.data.packing import pack_bytes
+from msvq.data.sources import ARRAYS, check_source, is_path, limited, locate, open_dataset, probe_sizes
+from msvq.data.splits import Splits
+from msvq.data.store import DataSet, Pictures
+from msvq.data.stream import Stream, Streamed
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.methods import METHODS
+from msvq.pretraining import build_method, make_trainer
+from msvq.train.precision import resolve_device
+from msvq.train.progress import TrainingDisplay
+from msvq.train.trainer import Trainer
+
+MADE_UP = 512  # pictures that stand in for any number: each is used again and again
+STL10_LABELLED = 5_000  # of its training pictures
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The data of a rehearsal: as many pictures as the run would have, some or all of them made up."""
+
+    data: DataSet
+    notes: tuple[str, ...] = ()
+    pack: int = 0  # bytes of the packed pictures on disk
+    unheld: int = 0  # bytes that the run holds in memory and the rehearsal does not
+    items: Listing | HubPictures | None = None  # the files, where there are some
+    made_up: bool = False  # all of it
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Everything that a run begins with."""
+
+    settings: Settings  # complete
+    trainer: Trainer
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def opened_scene(settings: Settings, display: Display) -> Iterator[Scene]:
+    """The pictures that the settings name, or as many of their size; worker processes end with the context."""
+    scene = find_scene(settings, display)
+    try:
+        yield scene
+    finally:
+        if scene.data.stream is not None:
+            scene.data.stream.workers.close()
+
+
+@contextmanager
+def rehearse(
+    settings: Settings, scene: Scene, *, recipe: str | Path | None, overrides: Sequence[str] = ()
+) -> Iterator[Rehearsal]:
+    """The trainer, in a folder that is gone afterwards.
+
+    Without a recipe, batch and queue follow the number of one's own pictures, but for those in `overrides`.
+    """
+    data, notes = scene.data, [*scene.notes, *scene.data.notes]
+    device = resolve_device(settings.train.device)
+    pictures = data.bank if METHODS[settings.method_name].needs_labels else data.train
+    if recipe is None and is_path(settings.data.source):
+        keep = (text.partition("=")[0].strip() for text in overrides)
+        settings, changes = fit_to_data(settings, len(pictures), keep=keep)
+        notes += changes
+    settings = complete(settings, data, device)
+    method = build_method(settings, data.size)
+    if not len(pictures):
+        raise BadInput(f"{settings.method_name} learns from labels, and {data.name} has none; choose another --method")
+    loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=device)
+    shown = TrainingDisplay(Console(quiet=True), total_steps=1, epochs=1)
+    with tempfile.TemporaryDirectory(prefix="msvq-") as folder:
+        trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=shown)
+        yield Rehearsal(settings, trainer, tuple(notes))
+
+
+def find_scene(settings: Settings, display: Display) -> Scene:
+    """As `opened_scene`, but the caller closes the stream, if there is one."""
+    source, root = settings.data.source, settings.data.root
+    check_source(source)
+    if source.startswith(PREFIX):  # what its library has fetched before is found, and nothing is fetched
+        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    arrays = source == "patterns" or Path(source).suffix.lower() in ARRAYS
+    if source in OFFICIAL:
+        if root is not None and not root.expanduser().is_dir():
+            raise BadInput(f"--data-root {str(root)!r} is not a folder; leave it out to go on without the pictures")
+        place = find_official(source, None if root is None else root.expanduser())
+        if place is None or place.form == "archive":
+            return _official(settings)
+        arrays = place.form == "files" and source != "tinyimagenet"
+    if arrays:
+        return Scene(open_dataset(settings.data, display=display))
+    with display.busy("listing pictures"):
+        found = limited(locate(settings.data, display=display), settings.data)
+    assert not isinstance(found, Splits)
+    return _files(settings, found)
+
+
+def made_up(num: int, side: int) -> NDArray[np.uint8]:
+    """Noise uint8 [num, side, side, 3]: a step takes as long with it as with pictures."""
+    return np.random.default_rng(0).integers(0, 256, (num, side, side, 3), np.uint8)
+
+
+def _official(settings: Settings) -> Scene:
+    """An official data set that is not there, in its numbers and size."""
+    facts = OFFICIAL[settings.data.source]
+    size, test_size = settings.data.size or facts.size, settings.data.test_size or facts.test_size
+    side = facts.test_size  # of its own pictures
+    images = made_up(MADE_UP, side)
+
+    def split(num: int) -> Pictures:
+        return Pictures(images, np.arange(num) % facts.num_classes, rows=np.arange(num) % MADE_UP)
+
+    train = bank = split(min(facts.num_train, settings.data.limit or facts.num_train))
+    if settings.data.source == "stl10":
+        bank = split(STL10_LABELLED)
+    data = DataSet(
+        name=settings.data.source,
+        train=train,
+        bank=bank,
+        test=split(facts.num_test),
+        class_names=tuple(map(str, range(facts.num_classes))),
+        mean=facts.mean,
+        std=facts.std,
+        size=size,
+        test_size=test_size,
+    )
+    note = f"{facts.title} is not here: as many made-up pictures of its size stand in; nothing was downloaded"
+    files = settings.data.source == "tinyimagenet"  # the others are arrays, which are read into memory
+    whole = pack_bytes(len(train) + facts.num_test, side)
+    return Scene(data, (note,), pack=whole if files else 0, unheld=0 if files else whole, made_up=True)
+
+
+def _files(settings: Settings, items: Listing | HubPictures) -> Scene:
+    """Pictures in files: made-up ones of the size they will have, or the files themselves if the run decodes them."""
+    facts = OFFICIAL.get(settings.data.source)
+    size, test_size = (facts.size, facts.test_size) if facts else probe_sizes(items)
+    size, test_size = settings.data.size or size, settings.data.test_size or test_size
+    side, num = max(size, test_size), len(items)
+    stream = None
+    if settings.data.mode == "stream":
+        stream = Stream(items, side=side, max_lost=num, num_workers=settings.data.workers)
+        pictures = Pictures(Streamed(stream, np.arange(num)), items.labels)
+        note, pack = "", 0
+    else:
+        pictures = Pictures(made_up(MADE_UP, side), items.labels, rows=np.arange(num) % MADE_UP)
+        note, pack = "made-up pictures stand in for the files: none was decoded or packed", pack_bytes(num, side)
+    data = DataSet(
+        name=Path(settings.data.source).name,
+        train=pictures.part(0, items.num_train),
+        bank=pictures.part(0, items.num_bank),
+        test=pictures.part(items.num_train, None),
+        class_names=tuple(items.class_names),
+        mean=facts.mean if facts else (0.5, 0.5, 0.5),
+        std=facts.std if facts else (0.25, 0.25, 0.25),
+        size=size,
+        test_size=test_size,
+        notes=items.notes,
+        stream=stream,
+    )
+    return Scene(data, (note,) if note else (), pack=pack, items=items)

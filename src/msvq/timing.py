@@ -1,0 +1,255 @@
+"""Where the time of a training step goes: the trainer's own steps, watched from outside, part by part."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from itertools import count
+from statistics import median
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from msvq.data.augment import Augment
+from msvq.display import Display
+from msvq.methods.base import Method
+from msvq.model.teacher import Teacher
+from msvq.train.precision import autocast
+from msvq.train.trainer import Trainer
+
+READ, AUGMENT, TEACH, FOLLOW = "reading the batch", "augmentation", "teachers forward", "teachers follow"
+LEARN, LOSS, BACKWARD, UPDATE = "student forward", "loss and queues", "backward", "optimiser"
+PARTS = (READ, AUGMENT, TEACH, FOLLOW, LEARN, LOSS, BACKWARD, UPDATE)
+
+WARM_UP = 1  # steps that are not counted: they allocate memory and choose kernels
+
+
+class Call(NamedTuple):
+    """One pass of a network, as a step made it."""
+
+    network: nn.Module
+    inputs: tuple[Any, ...]
+    options: dict[str, Any]
+    learns: bool  # with gradient
+
+
+class Clock:
+    """Gives every moment of a step to one part: the one that was begun last and has not ended."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.spent: dict[str, float] = {}
+        self.calls: list[list[Call]] = [[]]  # the networks' passes, of each forward of the method
+        self._running: list[str] = []
+        self._since = 0.0
+
+    def begin(self, part: str) -> None:
+        """From now on it is `part`, until it ends."""
+        self._account()
+        self._running.append(part)
+
+    def end(self) -> None:
+        """Back to what was interrupted."""
+        self._account()
+        self._running.pop()
+
+    def turn(self, part: str) -> None:
+        """The outermost part is over and `part` follows it."""
+        self._account()
+        self._running[0] = part
+
+    def call(self, part: str, call: Call) -> None:
+        """A network begins; one inside another is a part of it."""
+        if TEACH not in self._running and LEARN not in self._running:
+            self.calls[-1].append(call)
+        self.begin(part)
+
+    def _account(self) -> None:
+        synchronise(self.device)
+        now = time.perf_counter()
+        if self._running:
+            self.spent[self._running[-1]] = self.spent.get(self._running[-1], 0.0) + now - self._since
+        self._since = now
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of some steps. `limits`: of their networks alone, on the same inputs; empty if not asked for."""
+
+    pictures: int  # in a step
+    steps: list[dict[str, float]]
+    limits: list[float]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The median of each part that there was."""
+        return {name: median(s.get(name, 0.0) for s in self.steps) for name in PARTS if name in self.steps[0]}
+
+    @property
+    def seconds(self) -> float:
+        """The median of the whole step."""
+        return median(sum(step.values()) for step in self.steps)
+
+    @property
+    def limit(self) -> float:
+        """The median of the networks alone."""
+        return median(self.limits)
+
+    @property
+    def share_of_limit(self) -> float:
+        """The limit's seconds in the step's; each step is compared with the run of its networks right after it."""
+        return median(limit / sum(step.values()) for step, limit in zip(self.steps, self.limits, strict=True))
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until an accelerator has done what it was given; a processor always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def time_steps(
+    trainer: Trainer,
+    num: int,
+    *,
+    start: int = 0,
+    limit: bool = False,
+    parts: bool = True,
+    pictures: int | None = None,
+    patience: float = math.inf,
+    display: Display | None = None,
+    description: str = "timing steps",
+) -> Timing:
+    """Time `num` training steps as they are at step `start` of the run, after one that is not counted.
+
+    `limit`: after each step its networks run again, alone, so that both see the same state of the machine.
+    `parts`: otherwise only the whole step is told, without waiting for an accelerator in between.
+    `pictures`: so many of each batch alone. `patience`: seconds after which two steps are enough.
+    """
+    trainer.method.train()
+    batches, steps, limits, started = _endless(trainer), [], [], time.perf_counter()
+    pictures = trainer.settings.batch_size if pictures is None else pictures
+    with (display or Display()).task(description, WARM_UP + num) as advance:
+        for _ in range(WARM_UP + num):
+            trainer.step = start  # the schedules stand still
+            clock = Clock(trainer.device)
+            clock.begin(READ)
+            images, labels, indices = (part[:pictures] for part in next(batches))
+            clock.turn(AUGMENT)
+            if parts:
+                with watched(trainer, clock):
+                    trainer.train_step(images, labels, indices, trainer.learning_rate())
+            else:
+                trainer.train_step(images, labels, indices, trainer.learning_rate())
+            clock.end()
+            steps.append(clock.spent if parts else {"step": sum(clock.spent.values())})
+            if limit:
+                limits.append(replay(trainer, clock.calls))
+            advance(1)
+            if len(steps) >= WARM_UP + 2 and time.perf_counter() - started > patience:
+                break
+    return Timing(pictures, steps[WARM_UP:], limits[WARM_UP:])
+
+
+def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    for epoch in count():
+        yield from trainer.loader.epoch(epoch)
+
+
+@contextmanager
+def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
+    """Tell the clock when each part of the trainer's step begins and ends; nothing of it stays behind."""
+    method, augment = trainer.method, trainer.augment
+    teachers = [module for module in method.modules() if isinstance(module, Teacher)]
+    undo: list[Callable[[], object]] = []
+
+    def network(module: nn.Module, part: str) -> None:
+        def before(network: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+            clock.call(part, Call(network, inputs, options, torch.is_grad_enabled()))
+
+        undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+        undo.append(module.register_forward_hook(lambda *_: clock.end()).remove)
+
+    def method_begins(*_: Any) -> None:
+        clock.begin(LOSS)
+        clock.calls.append([])
+
+    def method_ends(*_: Any) -> None:
+        clock.end()
+        clock.turn(BACKWARD)
+
+    def timed(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(work)  # with the attributes of the original, which the trainer may read
+        def watched_work(*arguments: Any, **options: Any) -> Any:
+            clock.begin(part)
+            result = work(*arguments, **options)
+            clock.end()
+            return result
+
+        return watched_work
+
+    try:
+        for student in students(method):
+            network(student, LEARN)
+        for teacher in teachers:
+            network(teacher, TEACH)
+            vars(teacher)["follow"] = timed(FOLLOW, teacher.follow)  # on the instance, above the class's
+        undo.append(method.register_forward_pre_hook(method_begins).remove)
+        undo.append(method.register_forward_hook(method_ends).remove)
+        undo.append(trainer.optimiser.register_step_pre_hook(lambda *_: clock.turn(UPDATE)).remove)
+        trainer.augment = cast(Augment, timed(AUGMENT, augment))
+        yield
+    finally:
+        trainer.augment = augment
+        for restore in undo:
+            restore()
+        for teacher in teachers:
+            vars(teacher).pop("follow", None)
+
+
+def students(method: Method) -> list[nn.Module]:
+    """What learns: the student of the method or of one that it wraps, and the encoder, which may be called alone."""
+    methods = (module for module in method.modules() if isinstance(module, Method))
+    found = [module.student for module in methods if isinstance(getattr(module, "student", None), nn.Module)]
+    return list({id(module): module for module in (*found, method.encoder)}.values())
+
+
+def replay(trainer: Trainer, calls: list[list[Call]]) -> float:
+    """Seconds of the networks' passes and one backward pass of the sum of what the student says, and nothing else."""
+    synchronise(trainer.device)
+    started = time.perf_counter()
+    for passes in calls:
+        total: Tensor | None = None
+        with autocast(trainer.device, trainer.precision):
+            for network, inputs, options, learns in passes:
+                with torch.set_grad_enabled(learns):
+                    output = network(*inputs, **options)
+                for tensor in output if isinstance(output, (tuple, list)) else [output]:
+                    if isinstance(tensor, Tensor) and tensor.requires_grad:
+                        total = tensor.float().sum() if total is None else total + tensor.float().sum()
+        if total is not None:
+            total.backward()
+    synchronise(trainer.device)
+    seconds = time.perf_counter() - started
+    trainer.method.zero_grad()
+    return seconds
+
+
+class Stage(NamedTuple):
+    """A stretch of the run at one size of crop."""
+
+    start: int  # step
+    share: float  # of the run
+    size: int  # pixels
+
+
+def stages(trainer: Trainer) -> list[Stage]:
+    """The stretches of `train.resolution`, or the whole run at the data's own size."""
+    schedule = trainer.settings.resolution or [(0.0, trainer.augment.size)]
+    ends = [share for share, _ in schedule[1:]] + [1.0]
+    return [
+        Stage(min(math.ceil(share * trainer.total_steps), trainer.total_steps - 1), end - share, size)
+        for (share, size), end in zip(schedule, ends, strict=True)
+    ]

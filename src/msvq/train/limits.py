@@ -1,0 +1,61 @@
+"""Whether a step fits: the batch its method, and the numbers the memory."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from msvq.errors import BadInput
+from msvq.model.norm import SplitBatchNorm2d
+from msvq.model.queue import Queue
+
+
+class OutOfMemory(BadInput):
+    """A step needs more memory than there is; the sentence says what to lower."""
+
+
+def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
+    """Raise if the batch, in `accumulate` parts, does not suit the method's batch-norm groups or queues."""
+    if batch_size % accumulate or batch_size // accumulate < 2:
+        raise BadInput(
+            f"train.batch_size {batch_size} does not divide into {accumulate} parts of two pictures or more; "
+            f"change train.accumulate"
+        )
+    part = batch_size // accumulate
+    size = f"train.batch_size {batch_size}" + (f" in {accumulate} parts" if accumulate > 1 else "")
+    for module in method.modules():
+        if isinstance(module, SplitBatchNorm2d) and part % module.splits:
+            raise BadInput(f"{size} is not a multiple of the method's bn_splits {module.splits}; change one of them")
+        if isinstance(module, SplitBatchNorm2d) and part == module.splits > 1:
+            raise BadInput(
+                f"{size} leaves one picture in each of the method's bn_splits {module.splits}; lower bn_splits"
+            )
+        if isinstance(module, Queue) and len(module) < batch_size:
+            raise BadInput(
+                f"the method's queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
+                f"a queue holds at least one batch"
+            )
+
+
+@contextmanager
+def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Iterator[None]:
+    """Turn a failed request for memory into a sentence that says what to lower."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"a step of {batch_size} pictures{f' in {accumulate} parts' if accumulate > 1 else ''} does not fit into "
+            f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time and keeps "
+            f"the batch, or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
+        ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a request for memory failed, on any device: the processor's allocator has no class for it."""
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )

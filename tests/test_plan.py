@@ -1,0 +1,213 @@
+"""`msvq plan`: numbers that add up, and lines that say what to change."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import msvq.advice
+from msvq.advice import Alternative, advise, duration, gigabytes
+from msvq.cli import main
+from msvq.config import resolve
+from msvq.estimate import Disk, Estimate, Memory, Time
+from msvq.machine import available_memory, free_disk, group_limit, peak_memory
+from msvq.plan import plan
+
+SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def flags(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+@pytest.mark.parametrize("method", ["msvq", "simclr", "unmix", "supervised"])
+def test_the_numbers_add_up(capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str) -> None:
+    few = SMALL[:3] if method != "msvq" else SMALL
+    out_folder = tmp_path / "not" / "there"
+    words = ("plan", "--method", method, "--epochs", "6", "--steps", "3", "--json", "--out", out_folder)
+    code, out, err = answer(capsys, *words, *flags(*few, "evaluate.every=4"))
+    assert code == 0, err
+    report = json.loads(out)
+    seconds, disk, memory = report["seconds"], report["disk"], report["memory"]
+    assert report["pictures"] == {"train": 128, "labelled": 128, "test": 200, "classes": 10}
+    assert (seconds["steps_per_epoch"], seconds["epochs"], seconds["evaluations"]) == (2, 6, 3)  # epochs 0, 4 and 6
+    assert seconds["training"] == pytest.approx(12 * seconds["resolutions"][0]["seconds"])
+    assert seconds["epoch"] == pytest.approx(seconds["training"] / 6)
+    parts = (seconds["training"], seconds["evaluation"], seconds["checkpoints"])
+    assert all(part > 0 for part in parts)
+    assert seconds["total"] == pytest.approx(sum(parts))
+    assert memory["needed"] >= memory["peak"] > 0
+    assert memory["available"] > memory["needed"]
+    assert disk["run"] == 3 * disk["checkpoint"] + disk["encoder"]
+    assert disk["checkpoint"] > disk["encoder"] > 0
+    assert report["advice"] == ["It fits."]
+    assert not out_folder.parent.exists()
+
+
+def test_a_checkpoint_is_as_large_as_a_run_writes_it(tmp_path: Path) -> None:
+    from msvq import pretrain
+
+    options: dict[str, Any] = {"data": "patterns", "epochs": 1, "overrides": SMALL}
+    disk = plan(**options, steps=3)["disk"]
+    run = pretrain(**options, out=tmp_path / "run")
+    assert disk["checkpoint"] == pytest.approx((run.path / "checkpoints" / "last.ckpt").stat().st_size, rel=0.05)
+    assert disk["encoder"] == pytest.approx((run.path / "encoder.safetensors").stat().st_size, rel=0.2)
+
+
+def test_a_data_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    few = flags("backbone.width=4", "train.batch_size=32", "method.bn_splits=1")
+    code, out, err = answer(capsys, "plan", "--recipe", "cifar10", "--epochs", "2", "--steps", "3", *few)
+    assert code == 0, err
+    assert "50,000 pictures" in out
+    assert "an epoch of 1,562 steps" in out
+    assert "training, 2 epochs" in out
+    assert "note: CIFAR-10 is not here" in out
+    assert "--download" in out
+    assert "Start it with: msvq pretrain --recipe cifar10 --epochs 2" in out.replace("\n", " ")
+
+
+def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:
+    report = plan(data="patterns", overrides=SMALL, steps=3, memory=10**8)
+    assert any("may not fit into memory: steps of 4 of its 64 pictures" in note for note in report["notes"])
+    assert report["memory"]["needed"] > 10**8
+    assert report["advice"][0].startswith(f"memory: {gigabytes(report['memory']['needed'])} needed, 0.1 GB there: ")
+
+
+def imagined(*, peak: float, seconds: float = 60.0, evaluation: float = 1.0) -> Estimate:
+    """The needs of a run of 200 epochs of 256 pictures, without a machine."""
+    settings = resolve(recipe="cifar10")
+    time = Time([], 100, 200, seconds / 200, seconds, evaluation, 201, 0.0, 0.0)
+    memory = Memory(int(peak), before=10**9, fixed=10**9, evaluation=0, unheld=0)
+    return Estimate(settings, (), torch.device("cpu"), time, memory, Disk(10**8, 10**7, 0), (2, 4, 8))
+
+
+ROOMY = {"memory": 23 * 10**9, "run": 10**12, "pack": 10**12}
+
+
+def test_less_of_a_batch_at_once() -> None:
+    assert imagined(peak=20e9).memory.with_batch(1 / 2) == 11 * 10**9  # type: ignore[union-attr]
+    assert advise(imagined(peak=20e9), ROOMY, list) == ["It fits."]
+    lines = advise(imagined(peak=30e9), ROOMY, list)
+    start = "memory: 30.0 GB needed, 23.0 GB there: "
+    assert f"{start}--set train.batch_size=128 needs some 16.0 GB, and learns differently" in lines
+    assert lines[0] == f"{start}--set train.accumulate=2 holds 1/2 of a step at once, some 16.0 GB"
+    narrow = Alternative("--set backbone.width=16", imagined(peak=4e9))
+    assert f"{start}--set backbone.width=16 needs 4.0 GB (measured)" in advise(
+        imagined(peak=30e9), ROOMY, lambda: [narrow]
+    )
+    (line,) = advise(imagined(peak=30e9), {**ROOMY, "memory": 10**9}, list)
+    assert "no part of a batch fits" in line
+
+
+def test_a_shorter_run() -> None:
+    days = imagined(peak=1e9, seconds=8 * 86400)
+    narrow = Alternative("--set backbone.width=16", imagined(peak=1e9, seconds=86400))
+    assert advise(days, ROOMY, lambda: [narrow]) == [
+        "200 epochs take 8.0 days: --set backbone.width=16 takes 24 h, 8.0 times as fast (measured)",
+        "200 epochs take 8.0 days: --epochs 10 takes 9.6 h",
+    ]
+
+
+def test_less_evaluation() -> None:
+    (line,) = advise(imagined(peak=1e9, seconds=3000, evaluation=3000), ROOMY, list)
+    assert line == "evaluation takes 50% of the run: --set evaluate.every=10 saves some 45 min"
+
+
+def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(msvq.advice, "LONG", 1e-3)
+    wide = ["backbone.width=32", "train.batch_size=16", "data.limit=32"]
+    report = plan(data="patterns", overrides=[*SMALL, *wide], epochs=100, steps=3)
+    lines = report["advice"]
+    assert all(line.startswith("100 epochs take ") for line in lines if "epochs take" in line)
+    assert any("--set backbone.width=16 takes" in line and "(measured)" in line for line in lines)
+    assert any("--epochs 1 takes" in line for line in lines)
+
+
+def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
+    monkeypatch.setattr("msvq.plan.free_disk", lambda path: 1000)
+    report = plan(data=str(pictures), overrides=["backbone.width=4"], epochs=1, steps=3)
+    assert any("give an --out on another disk" in line for line in report["advice"])
+    assert any("--set data.mode=stream packs nothing" in line for line in report["advice"])
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two folders of pictures, which are two classes."""
+    generator = np.random.default_rng(0)
+    for number in range(60):
+        folder = tmp_path / "pictures" / ("cat" if number % 2 else "dog")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (40, 50, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+@pytest.mark.parametrize("mode", ["store", "stream"])
+def test_a_folder_is_listed_and_not_packed(pictures: Path, mode: str) -> None:
+    from msvq.data.places import packs
+
+    before = sorted(packs().rglob("*"))
+    settings = ["backbone.width=4", f"data.mode={mode}", "data.workers=1"]
+    report = plan(data=str(pictures), overrides=settings, epochs=2, steps=3)
+    assert sorted(packs().rglob("*")) == before
+    assert report["pictures"] == {"train": 54, "labelled": 54, "test": 6, "classes": 2}
+    assert report["disk"]["pack"] == (60 * 32 * 32 * 3 if mode == "store" else 0)
+    assert (report["seconds"]["packing"] > 0) is (mode == "store")
+    assert any("train.batch_size is" in note for note in report["notes"])  # as pretrain would change it
+    assert report["command"].endswith("--out runs/pictures")
+
+
+def test_pictures_without_labels(pictures: Path) -> None:
+    settings = ["backbone.width=4", "data.labels=none"]
+    report = plan(data=str(pictures), overrides=settings, epochs=2, steps=3)
+    assert report["pictures"] == {"train": 60, "labelled": 0, "test": 0, "classes": 0}
+    assert report["seconds"]["evaluation"] > 0
+
+
+def test_the_schedule_of_sizes_is_weighed_by_its_shares() -> None:
+    overrides = [*SMALL, "train.resolution=[[0.0, 16], [0.5, 24]]"]
+    seconds = plan(data="patterns", overrides=overrides, epochs=4, steps=3)["seconds"]
+    small, large = seconds["resolutions"]
+    assert (small["size"], large["size"]) == (16, 24)
+    assert seconds["training"] == pytest.approx(8 * (small["seconds"] + large["seconds"]) / 2)
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    own, root = tmp_path / "own", tmp_path / "groups"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "memory.max").write_text("5000\n")
+    (root / "a" / "b" / "memory.max").write_text("max\n")
+    own.write_text("0::/a/b\n")
+    assert group_limit(root, own) == 5000
+    (root / "memory" / "c").mkdir(parents=True)
+    (root / "memory" / "c" / "memory.limit_in_bytes").write_text("3000\n")
+    own.write_text("4:memory:/c\n0::/\n")
+    assert group_limit(root, own) == 3000
+    assert group_limit(root, tmp_path / "absent") is None
+
+
+def test_what_the_machine_tells(tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    assert (peak_memory(cpu) or 0) > 1e7
+    assert (available_memory(cpu) or 0) > 1e7
+    assert free_disk(tmp_path / "a" / "b") > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.05, "50 ms"), (1.5, "1.5 s"), (119, "119 s"), (150, "2.5 min"), (9000, "2.5 h"), (432000, "5.0 days")],
+)
+def test_durations_are_readable(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+    assert gigabytes(2_500_000_000) == "2.5 GB"

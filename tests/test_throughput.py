@@ -1,0 +1,124 @@
+"""The benchmark of speed runs, and its conventional loop computes what MSVQ computes."""
+
+import importlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from msvq.data.patterns import make_patterns
+from msvq.methods import METHODS, Batch
+from msvq.model.backbones import ResNet
+from msvq.model.losses import unit
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def sibling(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A file of benchmarks/ by its name, as a script there imports it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+def test_ratio_is_taken_repetition_by_repetition(sibling: Any) -> None:
+    timing = sibling("timing")
+    assert timing.ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == (3.0, 2.0, 4.0)
+    assert str(timing.ratio([2.05, 4.26, 2.2], [1.0, 2.0, 1.0])) == "2.13 (2.05-2.20)"
+    with pytest.raises(ValueError, match="zip"):
+        timing.ratio([1.0], [1.0, 2.0])
+
+
+def test_alternate_warms_up_once_and_turns_round(sibling: Any) -> None:
+    calls: list[str] = []
+
+    def slow() -> None:
+        calls.append("slow")
+        time.sleep(0.02)
+
+    seconds = sibling("timing").alternate({"slow": slow, "fast": lambda: calls.append("fast")}, 2)
+    assert {name: len(values) for name, values in seconds.items()} == {"slow": 2, "fast": 2}
+    assert calls == ["fast", "slow", "slow", "fast", "fast", "slow"]
+    assert min(seconds["slow"]) > max(seconds["fast"])
+
+
+def test_memory_beyond_sees_a_block_that_is_freed_again(sibling: Any) -> None:
+    megabytes = sibling("timing").memory_beyond(lambda: torch.ones(8 << 20).sum())
+    assert megabytes is None or 30 < megabytes < 60
+
+
+def test_conventional_network_is_ours(sibling: Any) -> None:
+    """Embeddings, gradients and running statistics, with split batch norm."""
+    theirs = sibling("conventional").Encoder(4, 32)
+    ours: Any = METHODS["msvq"](ResNet(width=4)).student
+    ours.load_state_dict(theirs.state_dict())
+    theirs, ours = theirs.double(), ours.double()
+    x, weights = torch.randn(16, 3, 32, 32, dtype=torch.float64), torch.randn(16, 128, dtype=torch.float64)
+    z, expected = theirs(x), unit(ours(x.to(memory_format=torch.channels_last)))
+    torch.testing.assert_close(z, expected)
+    for value in (z, expected):
+        (value * weights).sum().backward()
+    torch.testing.assert_close(theirs.backbone.conv1.weight.grad, ours.backbone.conv1.weight.grad)
+    torch.testing.assert_close(theirs.backbone.layer4[0].bn1.running_var, ours.backbone.layer4[0].bn1.running_var)
+
+
+def test_conventional_step_is_ours(sibling: Any) -> None:
+    """Loss after loss over several steps, through teachers, queues and optimiser; without the random order."""
+    images, _ = make_patterns(16, seed=0)
+    theirs = sibling("conventional").ConventionalMSVQ(images, width=4, size=32, batch_size=16, queue_size=64, workers=0)
+    theirs.teach = torch.no_grad()(lambda teacher, x: teacher(x))
+    theirs.lr = 0.5
+    ours: Any = METHODS["msvq"](ResNet(width=4), queue_size=64, shuffle=False)
+    ours.student.load_state_dict(theirs.student.state_dict())
+    for teacher in ours.teachers:
+        teacher.network.load_state_dict(theirs.student.state_dict())
+    for queue, keys in zip(ours.queues.values(), theirs.queues, strict=True):
+        queue.keys = keys.clone()
+    optimiser = torch.optim.SGD(ours.student.parameters(), lr=0.5, momentum=0.9, weight_decay=5e-4)
+    for _ in range(3):
+        views = tuple(torch.randn(16, 3, 32, 32) for _ in range(4))
+        loss = ours(Batch(views, torch.zeros(16, dtype=torch.int64), 0.0)).value
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        assert theirs.train_step(*views) == pytest.approx(float(loss.detach()), rel=1e-4)
+    assert next(theirs.steps()) > 0
+
+
+def test_limit_repeats_what_the_method_asked_of_its_networks(sibling: Any) -> None:
+    peers, (images, _) = sibling("peers"), make_patterns(16, seed=0)
+    for method, taught in {"msvq": [True, True, True, False], "unmix": [False, True, False]}.items():
+        limit = peers.Limit(peers.Product(images, method=method, width=4, size=32, batch_size=16))
+        assert [by_teacher for _, by_teacher, _ in limit.calls] == taught
+        next(limit.steps())
+        student, _, _ = limit.calls[-1]
+        assert student.backbone.conv1.weight.grad is not None
+
+
+def test_lightly_takes_steps(sibling: Any) -> None:
+    pytest.importorskip("lightly")
+    images, _ = make_patterns(32, seed=0)
+    peer = sibling("peers").LightlyMoCoV2(images, width=4, size=32, batch_size=16, queue_size=64, workers=0)
+    before = peer.encoder.conv1.weight.detach().clone()
+    steps = peer.steps()
+    assert next(steps) > 0 and next(steps) > 0
+    assert not torch.equal(peer.encoder.conv1.weight, before)
+
+
+def test_one_command_prints_ratios_and_writes_them(tmp_path: Path) -> None:
+    out = tmp_path / "throughput.json"
+    words = [sys.executable, str(BENCHMARKS / "throughput.py"), "--quick", "--only", "msvq16", "--only", "parts"]
+    finished = subprocess.run([*words, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "ours / conventional" in finished.stdout
+    results = json.loads(out.read_text())
+    assert set(results["parts"]) == {"msvq16", "parts"}
+    assert {"cores", "threads", "native bf16", "precision", "torch"} == set(results["machine"])
+    rates, share = (results["parts"]["msvq16"][name] for name in ("pictures per second", "ours / limit"))
+    assert share["median"] == pytest.approx(rates["ours"] / rates["limit"], rel=0.01)
+    assert share["low"] <= share["median"] <= share["high"]
