@@ -50,6 +50,7 @@ def test_presets_are_the_papers_table() -> None:
         "grey_p": 0.2,
         "blur_p": 0.5,
         "blur_sigma": (0.1, 2.0),
+        "scale": 1.0,
     }
     assert ViewSettings(flip=0.9) == WEAK
     assert (WEAK.jitter_p, WEAK.grey_p, WEAK.blur_p, WEAK.crop_area) == (0, 0, 0, (0.2, 1.0))
@@ -102,6 +103,21 @@ def test_views_are_normalised_channels_last_float32() -> None:
         assert (view > low - 1e-4).all()
         assert (view < high + 1e-4).all()
     assert torch.equal(images, before)
+
+
+def test_a_smaller_size_is_the_same_view_with_fewer_pixels() -> None:
+    """The same crops and colours, and a blur as wide in the picture: so the small view is the large one, reduced."""
+    smooth = torch.nn.functional.interpolate(torch.rand(64, 3, 4, 4), 32, mode="bicubic").clamp(0, 1)
+    images = (smooth * 255).byte().permute(0, 2, 3, 1).contiguous()
+    whole = ViewSettings(**{**STRONG.model_dump(), "crop_area": (0.9, 1.0)})
+    make = Augment({"strong": whole, "half": whole.model_copy(update={"scale": 0.5})}, size=32, mean=MEAN, std=STD)
+    large, small, half = (
+        make(images, (kind,), gen(), size=size)[0] for kind, size in (("strong", None), ("strong", 16), ("half", None))
+    )
+    assert small.shape == (64, 3, 16, 16)
+    assert torch.equal(small, half)
+    reduced = torch.nn.functional.avg_pool2d(large, 2)
+    assert (reduced - small).abs().mean() < 0.03 * large.std()
 
 
 def test_same_generator_same_bytes_and_every_draw_is_its_own() -> None:

@@ -16,11 +16,13 @@ def warmup_cosine(step: int, *, base_lr: float, warmup_steps: int, total_steps: 
     return base_lr / 2 * (1 + math.cos(math.pi * done))
 
 
-def make_optimiser(method: Method, *, weight_decay: float, decay_norm_and_bias: bool) -> torch.optim.SGD:
+def make_optimiser(
+    method: Method, *, weight_decay: float, decay_norm_and_bias: bool, scaled: bool = False
+) -> torch.optim.SGD:
     """SGD with momentum 0.9 over everything that learns, the student's parameters alone.
 
     The paper's code decays batch-norm weights and biases too; `decay_norm_and_bias=False` spares them. Groups of what
-    the method wants at a constant rate are marked so.
+    the method wants at a constant rate are marked so. `scaled`: its gradients come through a loss scaler.
     """
     learning = [p for p in method.parameters() if p.requires_grad]
     constant = {id(p) for module in method.constant_rate for p in module.parameters()}
@@ -35,5 +37,7 @@ def make_optimiser(method: Method, *, weight_decay: float, decay_norm_and_bias: 
             if chosen:
                 decay = 0.0 if spared else weight_decay
                 groups.append({"params": chosen, "weight_decay": decay, "constant_rate": fixed})
-    fused = all(p.device.type in ("cpu", "cuda") for p in learning)
+    # One kernel for all, but not where a scaler may leave out the first step: PyTorch's then reads momentum that
+    # was never written.
+    fused = not scaled and all(p.device.type in ("cpu", "cuda") for p in learning)
     return torch.optim.SGD(groups, lr=0.0, momentum=0.9, fused=fused)

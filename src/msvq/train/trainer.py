@@ -106,6 +106,7 @@ class Trainer:
             self.method,
             weight_decay=settings.weight_decay,
             decay_norm_and_bias=settings.decay_norm_and_bias,
+            scaled=precision == "fp16",
         )
         self.teachers = [module for module in self.method.modules() if isinstance(module, Teacher)]
         self.scaler = loss_scaler(self.device, precision)

@@ -1,0 +1,189 @@
+"""What a step may be made of: parts, another resolution, fp16, compiled networks, and too little memory."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import msvq
+from msvq.config import resolve
+from msvq.data.augment import Augment, ViewSettings
+from msvq.data.loader import Loader
+from msvq.data.store import Pictures
+from msvq.errors import BadInput
+from msvq.methods import METHODS, Batch, Loss, Method
+from msvq.model.teacher import Network, Teacher
+from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
+from msvq.train.progress import TrainingDisplay
+from msvq.train.trainer import Trainer, TrainSettings
+
+SMALL = [
+    *("backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"),
+    *("train.log_every=1", "evaluate.every=50", "data.size=16", "data.test_size=16"),
+]
+
+
+def sides_of(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The sides of every step's views, filled as a run goes on."""
+    seen: list[list[int]] = []
+    make = Augment.__call__
+
+    def noted(self: Augment, *args: Any, **options: Any) -> Any:
+        views = make(self, *args, **options)
+        seen.append([view.shape[-1] for view in views])
+        return views
+
+    monkeypatch.setattr(Augment, "__call__", noted)
+    return seen
+
+
+def test_the_resolution_follows_its_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = sides_of(monkeypatch)
+    schedule = "train.resolution=[[0.0, 8], [0.5, 12], [0.8, 16]]"
+    run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, schedule])
+    assert [sides[0] for sides in seen] == [8] * 5 + [12] * 3 + [16] * 2
+    assert all(len(set(sides)) == 1 for sides in seen)
+    assert run.config.train.resolution == [(0.0, 8), (0.5, 12), (0.8, 16)]
+
+
+def test_teachers_may_see_smaller_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = sides_of(monkeypatch)
+    msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, "augment.weak.scale=0.75"])
+    assert seen == [[16, 12, 12, 12]] * 10
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    ["[]", "[[0.1, 16]]", "[[0.0, 16], [0.0, 24]]", "[[0.0, 16], [1.0, 24]]", "[[0.0, 4]]", "[[0.5, 16], 3]"],
+)
+def test_a_schedule_that_does_not_rise_from_the_start_is_refused(schedule: str) -> None:
+    with pytest.raises(BadInput, match=r"train\.resolution"):
+        resolve(overrides=[f"train.resolution={schedule}"])
+
+
+class Pull(Method):
+    """As simple as a method with a teacher can be: no batch norm, so that pictures do not see each other."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        backbone = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 6))
+        self.student = Network(backbone, nn.Linear(6, 3))
+        self.teacher = Teacher(self.student, momentum=0.5)
+        self.views = ("weak", "weak")
+
+    def forward(self, batch: Batch) -> Loss:
+        self.teacher.follow(self.student)
+        z, target = self.student(batch.views[0]), self.teacher(batch.views[1])
+        return Loss((z - target - 1).square().mean(), {"size": z.detach().abs().mean()})
+
+
+def trainer_of(tmp_path: Path, **settings: Any) -> Trainer:
+    torch.manual_seed(0)
+    images, labels = torch.randint(256, (8, 8, 8, 3), dtype=torch.uint8), torch.zeros(8, dtype=torch.int64)
+    train = TrainSettings(batch_size=8, epochs=1, base_lr=3.0, **settings)
+    return Trainer(
+        Pull(8),
+        Loader(Pictures(images.numpy(), labels.numpy()), batch_size=8, seed=0, device=torch.device("cpu")),
+        Augment({"weak": ViewSettings(crop_area=(1.0, 1.0), flip=0)}, size=8, mean=(0.5,) * 3, std=(0.5,) * 3),
+        train,
+        directory=tmp_path,
+        display=TrainingDisplay(Console(), total_steps=1, epochs=1),
+        precision=train.precision,
+    )
+
+
+def step_of(trainer: Trainer) -> tuple[float, Any]:
+    trainer.method.train()
+    return trainer.train_step(*next(trainer.loader.epoch(0)), 0.1)
+
+
+def test_parts_of_a_batch_make_the_same_step_as_the_whole(tmp_path: Path) -> None:
+    whole, parts = (trainer_of(tmp_path, precision="fp32", accumulate=parts) for parts in (1, 4))
+    for _ in range(3):
+        (loss, logs), (other_loss, other_logs) = step_of(whole), step_of(parts)
+        assert loss == pytest.approx(other_loss, rel=1e-5)
+        torch.testing.assert_close(logs, other_logs)
+    for mine, theirs in zip(whole.method.parameters(), parts.method.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)  # teachers too: they moved once a step
+
+
+def test_a_batch_that_does_not_divide_into_parts_is_refused(tiny: Any) -> None:
+    method = tiny(METHODS["msvq"], bn_splits=4)
+    check_fit(method, 32, 4)
+    for batch, parts, words in ((30, 4, "does not divide"), (32, 32, "does not divide"), (8, 2, "leaves one picture")):
+        with pytest.raises(BadInput, match=words):
+            check_fit(method, batch, parts)
+    with pytest.raises(BadInput, match="32 in 16 parts is not a multiple of the method's bn_splits 4"):
+        check_fit(method, 32, 16)
+
+
+def test_fp16_trains_with_a_scaled_loss_and_leaves_out_what_overflows(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, precision="fp16")
+    start = trainer.scaler.get_scale()
+    before = [p.clone() for p in trainer.method.student.parameters()]
+    for _ in range(12):  # the scale starts high and falls until gradients fit
+        assert step_of(trainer)[0] > 0
+    assert 1 < trainer.scaler.get_scale() < start
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.method.student.parameters(), strict=True))
+    trainer.scaler.update(torch.finfo(torch.float32).max)  # so large that gradients overflow
+    held = [p.clone() for p in trainer.method.student.parameters()]
+    step_of(trainer)
+    assert all(torch.equal(a, b) for a, b in zip(held, trainer.method.student.parameters(), strict=True))
+    assert trainer.scaler.get_scale() < torch.finfo(torch.float32).max
+
+
+def test_fp16_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"epochs": 2, "overrides": SMALL, "precision": "fp16"}
+    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+    step = Trainer.train_step
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", lambda self, *a: 1 / (self.step < 13) and step(self, *a))
+        with pytest.raises(ZeroDivisionError):
+            msvq.pretrain(out=tmp_path / "parts", **options)
+    parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
+    assert (whole.path / "encoder.safetensors").read_bytes() == (parts.path / "encoder.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_says_what_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(self: Any, batch: Any) -> Any:
+        raise error
+
+    trainer = trainer_of(tmp_path, precision="fp32", accumulate=2)
+    monkeypatch.setattr(Pull, "forward", fails)
+    with pytest.raises(OutOfMemory, match=r"8 pictures in 2 parts .* memory of cpu; --set train\.accumulate=4"):
+        step_of(trainer)
+
+
+def test_a_real_request_for_too_much_memory_is_recognised() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_compiled_networks_give_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: int) -> None:
+    # The compiler's front end alone: its back end needs a C++ compiler and a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    options: dict[str, Any] = {"epochs": 1, "precision": "fp32"}
+    sets = [*SMALL, f"method.bn_splits={splits}", "data.limit=96", "train.resolution=[[0.0, 12], [0.6, 16]]"]
+    plain = msvq.pretrain(out=tmp_path / "plain", overrides=sets, **options)
+    faster = msvq.pretrain(out=tmp_path / "compiled", overrides=sets, compile=True, **options)
+    assert faster.config.train.compile
+    losses = [[line["loss"] for line in run.metrics() if line["kind"] == "step"] for run in (plain, faster)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert len(losses[0]) == 3
