@@ -48,17 +48,19 @@ class Product:
         method: str,
         width: int,
         size: int,
-        batch_size: int,
+        batch_size: int | None,
+        recipe: str | None = None,
         overrides: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         labels = np.arange(len(images), dtype=np.int64) % 10
         pictures = Pictures(images, labels)
         data = DataSet("made", pictures, pictures, pictures, tuple("0123456789"), MEAN, STD, size, size)
-        recipe = "cifar10" if size <= 32 else "tinyimagenet"
-        overrides = [f"backbone.width={width}", f"train.batch_size={batch_size}", f"data.size={size}", *overrides]
+        recipe = recipe or ("cifar10" if size <= 32 else "tinyimagenet")
+        batch = [] if batch_size is None else [f"train.batch_size={batch_size}"]
+        overrides = [f"backbone.width={width}", f"data.size={size}", *batch, *overrides]
         settings = complete(resolve(recipe=recipe, method=method, overrides=overrides, seed=seed), data, CPU)
-        loader = Loader(pictures, batch_size=batch_size, seed=seed, device=CPU)
+        loader = Loader(pictures, batch_size=settings.train.batch_size, seed=seed, device=CPU)
         self.directory = tempfile.TemporaryDirectory()
         self.lr, self.settings, self.size = BASE_RATE, settings, size
         self.trainer = make_trainer(

@@ -1,0 +1,253 @@
+"""Accuracy against time on real CIFAR-10: a conventional loop, lightly's MoCoV2, ours, and ours with recipe `fast`.
+
+    python benchmarks/time_to_accuracy.py DATA_ROOT                              # some two hours on two cores
+    python benchmarks/time_to_accuracy.py DATA_ROOT --run fast:10 --run lightly:10 --seeds 3 --out times.json
+
+DATA_ROOT is what `msvq pretrain --data cifar10 --data-root` takes. Each run gets its minutes: first the paces of all
+are measured by turns, on an otherwise idle machine; the pace says how many steps the minutes hold, and the learning
+rate's schedule is fitted to them. kNN (k 200, T 0.1, all 50,000 training pictures, 10,000 test pictures) is taken on
+the way, with the clock stopped. A minute of training is so many steps at the measured pace: the clock on the wall is
+in the JSON beside it, and agrees where nothing else runs. Each run has a process of its own.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from msvq.config import resolve
+from msvq.data.sources import open_dataset
+from msvq.data.store import DataSet
+from msvq.display import Display
+from msvq.evaluate.knn import knn_accuracy
+from msvq.pretraining import feature_function
+from msvq.train.optim import warmup_cosine
+from msvq.train.precision import resolve_precision
+
+if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
+    from benchmarks.conventional import ConventionalMSVQ
+    from benchmarks.peers import CPU, LightlyMoCoV2, Product, has_lightly
+    from benchmarks.timing import Spread, spread
+else:
+    from conventional import ConventionalMSVQ
+    from peers import CPU, LightlyMoCoV2, Product, has_lightly
+    from timing import Spread, spread
+
+CONTENDERS = ("conventional", "lightly", "ours", "fast")
+WARM_UP = 5 / 200  # share of the run, as in the paper
+RATE = 0.06  # of the others, at a batch of 256
+BAR_MINUTES, BAR_SHARE, BAR_POINTS = 15.0, 0.4, 7.0
+
+
+class Run(NamedTuple):
+    """One training: who, for how many minutes, from which seed."""
+
+    contender: str
+    minutes: float
+    seed: int
+
+
+class Contender:
+    """Takes steps of its own kind. `stages`: the resolutions it goes through, and from which share of the run."""
+
+    def __init__(self, name: str, data: DataSet, *, width: int, seed: int) -> None:
+        images = np.asarray(data.train.images)
+        sizes: dict[str, Any] = {"width": width, "size": 32, "seed": seed}
+        self.stages: list[tuple[float, int]] = [(0.0, 32)]
+        self.warm_up, self.rate, self.batch_size = WARM_UP, RATE, 256
+        self.product: Product | None = None
+        self.other: Any = None
+        if name in ("ours", "fast"):
+            recipe = "cifar10" if name == "ours" else "fast"
+            overrides = ["data.source=cifar10"]
+            self.product = Product(images, method="msvq", recipe=recipe, batch_size=None, overrides=overrides, **sizes)
+            train = self.product.settings.train
+            self.stages = train.resolution or self.stages
+            self.warm_up, self.rate = train.warmup_epochs / train.epochs, self.product.trainer.peak_rate
+            self.batch_size = train.batch_size
+        else:
+            kind = ConventionalMSVQ if name == "conventional" else LightlyMoCoV2
+            self.other = kind(images, batch_size=self.batch_size, **sizes)
+        self.contender: Any = self.product or self.other
+        self.steps = self.contender.steps()
+
+    def step(self, number: int, total: int) -> None:
+        """Step `number` of a run of `total`."""
+        warm_up = round(self.warm_up * total)
+        self.contender.lr = warmup_cosine(number, base_lr=self.rate, warmup_steps=warm_up, total_steps=total)
+        if self.product is not None:
+            self.product.trainer.step, self.product.trainer.total_steps = number, total
+        next(self.steps)
+
+    def pace(self, *, num: int) -> list[float]:
+        """Median seconds of a step in each of the stages."""
+        found = []
+        for share, _ in self.stages:
+            seconds = []
+            for _ in range(num):
+                started = time.perf_counter()
+                self.step(round(1000 * share), 1000)
+                seconds.append(time.perf_counter() - started)
+            found.append(statistics.median(seconds[1:]))
+        return found
+
+
+def shares(stages: list[tuple[float, int]]) -> list[float]:
+    """How much of a run each stage takes."""
+    ends = [*(start for start, _ in stages[1:]), 1.0]
+    return [end - start for (start, _), end in zip(stages, ends, strict=True)]
+
+
+def train(run: Run, data: DataSet, pace: list[float], *, width: int, points: int) -> dict[str, Any]:
+    """One run: kNN at `points` places on the way, by minutes of training."""
+    contender = Contender(run.contender, data, width=width, seed=run.seed)
+    parts = shares(contender.stages)
+    mean = sum(share * seconds for share, seconds in zip(parts, pace, strict=True))
+    total = max(points, round(60 * run.minutes / mean))
+    stops = {round(total * (i + 1) / points) for i in range(points)}
+    bounds = [round(start * total) for start, _ in contender.stages]
+    paced = wall = 0.0
+    curve = []
+    for number in range(total):
+        started = time.perf_counter()
+        contender.step(number, total)
+        wall += time.perf_counter() - started
+        paced += pace[sum(number >= bound for bound in bounds) - 1]
+        if number + 1 in stops:
+            top1 = accuracy(contender.contender.encoder, data)
+            curve.append({"minutes": paced / 60, "wall": wall / 60, "step": number + 1, "knn_top1": top1})
+            print(f"  {run.contender} {paced / 60:.1f} min: {top1:.1f} %", file=sys.stderr, flush=True)
+    return {**run._asdict(), "steps": total, "batch_size": contender.batch_size, "pace": pace, "curve": curve}
+
+
+def accuracy(encoder: torch.nn.Module, data: DataSet) -> float:
+    features = feature_function(data, CPU, resolve_precision("auto", CPU))
+    bank, test = (features(encoder, part) for part in (data.bank, data.test))
+    return knn_accuracy(bank, test, (data.bank.labels, data.test.labels), k=200, temp=0.1)
+
+
+def minutes_to(curve: list[dict[str, float]], target: float) -> float | None:
+    """When a curve first reaches an accuracy, on straight lines between its points; None if it never does."""
+    before = {"minutes": 0.0, "knn_top1": 0.0}
+    for point in curve:
+        if point["knn_top1"] >= target:
+            rise = (target - before["knn_top1"]) / (point["knn_top1"] - before["knn_top1"])
+            return before["minutes"] + rise * (point["minutes"] - before["minutes"])
+        before = point
+    return None
+
+
+def conclusions(runs: list[dict[str, Any]]) -> list[str]:
+    """The two headlines, as far as the runs allow them."""
+    final: dict[tuple[str, float], list[float]] = {}
+    for run in runs:
+        final.setdefault((run["contender"], run["minutes"]), []).append(run["curve"][-1]["knn_top1"])
+    lines = [f"{who} after {minutes:g} minutes: {told(values)}" for (who, minutes), values in final.items()]
+    fast, lightly = final.get(("fast", 10)), final.get(("lightly", 10))
+    if fast and lightly:
+        more = statistics.mean(fast) - statistics.mean(lightly)
+        lines.append(f"fast over lightly after ten minutes: {more:.1f} points (at least {BAR_POINTS:g})")
+    fixed = final.get(("ours", BAR_MINUTES))
+    times = [
+        minutes_to(run["curve"], statistics.mean(fixed or [101.0]))
+        for run in runs
+        if run["contender"] == "fast" and fixed
+    ]
+    if fixed and times:
+        reached = [found for found in times if found is not None]
+        lines.append(f"fast reaches what ours at a fixed 32 px reaches in {BAR_MINUTES:g} minutes ({told(fixed)})")
+        lines.append(
+            f"  in {len(reached)} of {len(times)} runs" + (f", after {told(reached)} minutes" if reached else "")
+        )
+        if len(reached) == len(times):
+            share = statistics.mean(reached) / BAR_MINUTES
+            lines.append(f"  {share:.2f} of the time (at most {BAR_SHARE})")
+    return lines
+
+
+def told(values: list[float]) -> str:
+    """Their mean, and their spread where there are several."""
+    found: Spread = spread(values)
+    return f"{statistics.mean(values):.1f}" + (f" ({found.low:.1f}-{found.high:.1f})" if len(values) > 1 else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data_root", type=Path, help="where CIFAR-10 is")
+    parser.add_argument("--run", action="append", metavar="NAME:MINUTES", help=f"of {', '.join(CONTENDERS)}")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--points", type=int, default=5, help="measurements on the way")
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds in which the paces are measured")
+    parser.add_argument("--pace", type=Path, help="JSON of an earlier run of this script, whose paces are taken")
+    parser.add_argument("--out", type=Path, help="write everything here as JSON, after each run")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    words = given.run or ["conventional:10", "lightly:10", "ours:10", "fast:10", "ours:15", "fast:6"]
+    wanted = [(name, float(minutes)) for name, _, minutes in (word.partition(":") for word in words)]
+    names = list(dict.fromkeys(name for name, _ in wanted))
+    for name in names:
+        if name not in CONTENDERS:
+            raise SystemExit(f"unknown contender {name!r}; known: {', '.join(CONTENDERS)}")
+        if name == "lightly" and not has_lightly():
+            raise SystemExit("lightly is not there; python -m pip install lightly gives it")
+    if given.child:
+        child(json.loads(given.child), given)
+        return
+    paces: dict[str, list[float]] = {}
+    if given.pace:
+        paces = json.loads(given.pace.read_text())["paces"]
+    else:
+        rounds = [
+            {name: ask({"pace": name}, given) for name in (names if i % 2 else reversed(names))}
+            for i in range(given.repetitions)
+        ]
+        for name in names:
+            stages = zip(*(found[name] for found in rounds), strict=True)
+            paces[name] = [statistics.median(stage) for stage in stages]
+            print(f"{name}: {', '.join(f'{seconds:.3f}' for seconds in paces[name])} s a step", flush=True)
+    results: dict[str, Any] = {"threads": torch.get_num_threads(), "width": given.width, "paces": paces, "runs": []}
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
+        for name, minutes in wanted:
+            print(f"{name}, {minutes:g} minutes, seed {seed}", file=sys.stderr, flush=True)
+            found = ask({"run": Run(name, minutes, seed), "pace": paces[name]}, given)
+            results["runs"].append(found)
+            curve = ", ".join(f"{point['minutes']:.1f} min {point['knn_top1']:.1f} %" for point in found["curve"])
+            print(f"{name} {minutes:g} min, seed {seed}, {found['steps']} steps: {curve}", flush=True)
+            if given.out:
+                given.out.write_text(json.dumps(results, indent=1) + "\n")
+    print("\n".join(conclusions(results["runs"])))
+
+
+def ask(task: dict[str, Any], given: argparse.Namespace) -> Any:
+    """Have a task done by a fresh process."""
+    words = [sys.executable, __file__, str(given.data_root), "--child", json.dumps(task)]
+    words += ["--width", str(given.width), "--points", str(given.points)]
+    answer = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if answer.returncode:
+        raise SystemExit(answer.returncode)
+    return json.loads(answer.stdout.splitlines()[-1])
+
+
+def child(task: dict[str, Any], given: argparse.Namespace) -> None:
+    """Do a task, and print what was found."""
+    settings = resolve(recipe="cifar10", data_root=given.data_root).data
+    data = open_dataset(settings, download=False, display=Display())
+    found: Any
+    if "run" in task:
+        found = train(Run(*task["run"]), data, task["pace"], width=given.width, points=given.points)
+    else:
+        found = Contender(task["pace"], data, width=given.width, seed=0).pace(num=8)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The benchmark of accuracy against time: its arithmetic, and a very small run of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import time_to_accuracy  # type: ignore[import-not-found]
+
+    return time_to_accuracy
+
+
+def point(minutes: float, top1: float) -> dict[str, float]:
+    return {"minutes": minutes, "knn_top1": top1}
+
+
+def test_when_a_curve_reaches_an_accuracy(module: Any) -> None:
+    curve = [point(2, 40), point(4, 50), point(6, 48)]
+    assert module.minutes_to(curve, 45) == pytest.approx(3)
+    assert module.minutes_to(curve, 20) == pytest.approx(1)
+    assert module.minutes_to(curve, 51) is None
+
+
+def test_shares_of_a_schedule(module: Any) -> None:
+    assert module.shares([(0.0, 16), (0.6, 24), (0.85, 32)]) == pytest.approx([0.6, 0.25, 0.15])
+    assert module.shares([(0.0, 32)]) == [1.0]
+
+
+def test_conclusions_compare_with_the_bars(module: Any) -> None:
+    def run(who: str, minutes: float, *curve: dict[str, float]) -> dict[str, Any]:
+        return {"contender": who, "minutes": minutes, "seed": 0, "curve": list(curve)}
+
+    runs = [
+        run("fast", 10, point(3, 45), point(10, 55)),
+        run("lightly", 10, point(10, 44)),
+        run("ours", 15, point(15, 45)),
+        run("fast", 6, point(6, 50)),
+    ]
+    text = "\n".join(module.conclusions(runs))
+    assert "fast over lightly after ten minutes: 11.0 points (at least 7)" in text
+    assert "in 2 of 2 runs" in text
+    assert "0.28 of the time (at most 0.4)" in text  # 3 and 5.4 minutes
+    late = "\n".join(module.conclusions([*runs, run("fast", 6, point(6, 44))]))
+    assert "in 2 of 3 runs" in late
+    assert "of the time" not in late
+
+
+def test_the_command_runs_on_a_small_copy_of_the_data_set(tmp_path: Path) -> None:
+    """Class folders of some pictures: paces, two contenders for a second each, and the JSON."""
+    for split, num in (("train", 40), ("test", 5)):
+        for name in ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"):
+            folder = tmp_path / "data" / split / name
+            folder.mkdir(parents=True)
+            for i in range(num):
+                noise = np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(noise).save(folder / f"{i}.png")
+    words = [sys.executable, str(BENCHMARKS / "time_to_accuracy.py"), str(tmp_path / "data"), "--width", "4"]
+    words += ["--run", "ours:0.01", "--run", "fast:0.01", "--points", "2", "--repetitions", "1"]
+    words += ["--out", str(tmp_path / "times.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSVQ_HOME": str(tmp_path / "home")}
+    answer = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert [run["contender"] for run in found["runs"]] == ["ours", "fast"]
+    assert [len(run["curve"]) for run in found["runs"]] == [2, 2]
+    assert len(found["paces"]["fast"]) == 3
+    assert "fast after 0.01 minutes" in answer.stdout
