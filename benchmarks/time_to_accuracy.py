@@ -40,7 +40,10 @@ else:
     from peers import CPU, LightlyMoCoV2, Product, has_lightly
     from timing import Spread, spread
 
-CONTENDERS = ("conventional", "lightly", "ours", "fast")
+# With our loop: the paper's method at its recipe, lightly's method, which tells speed from method, and recipe fast.
+OURS = {"ours": ("cifar10", "msvq"), "mocov2": ("cifar10", "mocov2"), "fast": ("fast", "msvq")}
+CONTENDERS = ("conventional", "lightly", *OURS)
+READY, PACED = 4, 16  # batches that a DataLoader's workers may have ready; steps whose pace is measured
 WARM_UP = 5 / 200  # share of the run, as in the paper
 RATE = 0.06  # of the others, at a batch of 256
 BAR_MINUTES, BAR_SHARE, BAR_POINTS = 15.0, 0.4, 7.0
@@ -64,10 +67,9 @@ class Contender:
         self.warm_up, self.rate, self.batch_size = WARM_UP, RATE, 256
         self.product: Product | None = None
         self.other: Any = None
-        if name in ("ours", "fast"):
-            recipe = "cifar10" if name == "ours" else "fast"
-            overrides = ["data.source=cifar10"]
-            self.product = Product(images, method="msvq", recipe=recipe, batch_size=None, overrides=overrides, **sizes)
+        if name in OURS:
+            recipe, method = OURS[name]
+            self.product = Product(images, method=method, recipe=recipe, batch_size=None, **sizes)
             train = self.product.settings.train
             self.stages = train.resolution or self.stages
             self.warm_up, self.rate = train.warmup_epochs / train.epochs, self.product.trainer.peak_rate
@@ -86,16 +88,16 @@ class Contender:
             self.product.trainer.step, self.product.trainer.total_steps = number, total
         next(self.steps)
 
-    def pace(self, *, num: int) -> list[float]:
-        """Median seconds of a step in each of the stages."""
+    def pace(self) -> list[float]:
+        """Mean seconds of a step in each of the stages, after those whose batches were ready beforehand."""
         found = []
         for share, _ in self.stages:
-            seconds = []
-            for _ in range(num):
-                started = time.perf_counter()
+            for _ in range(READY + 1):
                 self.step(round(1000 * share), 1000)
-                seconds.append(time.perf_counter() - started)
-            found.append(statistics.median(seconds[1:]))
+            started = time.perf_counter()
+            for _ in range(PACED):
+                self.step(round(1000 * share), 1000)
+            found.append((time.perf_counter() - started) / PACED)
         return found
 
 
@@ -155,14 +157,12 @@ def conclusions(runs: list[dict[str, Any]]) -> list[str]:
         more = statistics.mean(fast) - statistics.mean(lightly)
         lines.append(f"fast over lightly after ten minutes: {more:.1f} points (at least {BAR_POINTS:g})")
     fixed = final.get(("ours", BAR_MINUTES))
-    times = [
-        minutes_to(run["curve"], statistics.mean(fixed or [101.0]))
-        for run in runs
-        if run["contender"] == "fast" and fixed
-    ]
-    if fixed and times:
+    for budget in dict.fromkeys(minutes for who, minutes in final if who == "fast" and fixed):
+        chosen = [run["curve"] for run in runs if (run["contender"], run["minutes"]) == ("fast", budget)]
+        times = [minutes_to(curve, statistics.mean(fixed or [])) for curve in chosen]
         reached = [found for found in times if found is not None]
-        lines.append(f"fast reaches what ours at a fixed 32 px reaches in {BAR_MINUTES:g} minutes ({told(fixed)})")
+        lines.append(f"ours at a fixed 32 px reaches {told(fixed or [])} in {BAR_MINUTES:g} minutes; so does")
+        lines.append(f"  fast, planned for {budget:g} minutes,")
         lines.append(
             f"  in {len(reached)} of {len(times)} runs" + (f", after {told(reached)} minutes" if reached else "")
         )
@@ -186,11 +186,14 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--points", type=int, default=5, help="measurements on the way")
-    parser.add_argument("--repetitions", type=int, default=5, help="rounds in which the paces are measured")
+    parser.add_argument("--repetitions", type=int, default=3, help="rounds in which the paces are measured")
     parser.add_argument("--pace", type=Path, help="JSON of an earlier run of this script, whose paces are taken")
     parser.add_argument("--out", type=Path, help="write everything here as JSON, after each run")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.child:
+        child(json.loads(given.child), given)
+        return
     words = given.run or ["conventional:10", "lightly:10", "ours:10", "fast:10", "ours:15", "fast:6"]
     wanted = [(name, float(minutes)) for name, _, minutes in (word.partition(":") for word in words)]
     names = list(dict.fromkeys(name for name, _ in wanted))
@@ -199,12 +202,12 @@ def main() -> None:
             raise SystemExit(f"unknown contender {name!r}; known: {', '.join(CONTENDERS)}")
         if name == "lightly" and not has_lightly():
             raise SystemExit("lightly is not there; python -m pip install lightly gives it")
-    if given.child:
-        child(json.loads(given.child), given)
-        return
     paces: dict[str, list[float]] = {}
     if given.pace:
-        paces = json.loads(given.pace.read_text())["paces"]
+        earlier = json.loads(given.pace.read_text())
+        paces = earlier["paces"]
+        if earlier["width"] != given.width or set(names) - set(paces):
+            raise SystemExit(f"{given.pace} has paces of width {earlier['width']} for {', '.join(paces)}")
     else:
         rounds = [
             {name: ask({"pace": name}, given) for name in (names if i % 2 else reversed(names))}
@@ -245,7 +248,7 @@ def child(task: dict[str, Any], given: argparse.Namespace) -> None:
     if "run" in task:
         found = train(Run(*task["run"]), data, task["pace"], width=given.width, points=given.points)
     else:
-        found = Contender(task["pace"], data, width=given.width, seed=0).pace(num=8)
+        found = Contender(task["pace"], data, width=given.width, seed=0).pace()
     print(json.dumps(found))
 
 

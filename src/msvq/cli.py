@@ -202,7 +202,7 @@ def plan(
     settings: Overrides = None,
     device: Device = None,
     precision: PrecisionName = None,
-    out: Annotated[Path, typer.Option(help="Where the run would be: its free space is looked up.")] = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="Where the run would be: its free space is looked up.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps to time, at least 3; fewer if they take minutes.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
@@ -211,8 +211,8 @@ def plan(
     A few steps are timed; nothing is downloaded, packed or trained. A data set that is not there is planned with
     made-up pictures of its size and number. Example: msvq plan --recipe cifar10
     """
-    from msvq import plan as planning
     from msvq.display import Display
+    from msvq.measure import plan as planning
 
     report = planning.plan(
         recipe=recipe,
@@ -249,8 +249,8 @@ def bench(
 
     Nothing is downloaded or left behind. Example: msvq bench --recipe cifar10 --set backbone.width=16
     """
-    from msvq import bench as timing
     from msvq.display import Display
+    from msvq.measure import bench as timing
 
     report = timing.bench(
         recipe=recipe,

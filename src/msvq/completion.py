@@ -13,13 +13,26 @@ from msvq.errors import BadInput
 from msvq.model.backbones import resolve_stem
 from msvq.train.precision import resolve_precision
 
-# What may differ between a run and its continuation: none of it changes the result.
-MAY_CHANGE = {("train", "device"), ("data", "mode"), ("data", "workers"), ("data", "root"), ("data", "max_skipped")}
+# What may differ between a run and its continuation: none of it changes the result, but for train.accumulate, which
+# a run that has run out of memory needs.
+MAY_CHANGE = {
+    ("train", "device"),
+    ("train", "accumulate"),
+    ("data", "mode"),
+    ("data", "workers"),
+    ("data", "root"),
+    ("data", "max_skipped"),
+}
 
 
 def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
     """The settings with everything that depended on data and machine written out."""
     precision = resolve_precision(settings.train.precision, device)
+    largest = max((side for _, side in settings.train.resolution or []), default=0)
+    if largest > data.size:
+        raise BadInput(
+            f"train.resolution goes up to {largest} pixels, but data.size is {data.size}; change one of them"
+        )
     stem = resolve_stem(settings.backbone.stem, data.size)
     root = settings.data.root
     place = {"source": absolute(settings.data.source), "root": None if root is None else root.expanduser().absolute()}

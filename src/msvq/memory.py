@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # the numbers that glibc's mallopt gives its two settings
-LARGE = 2**31 - 1
+LARGE, OLD_MOST = 2**31 - 1, 2**25
 
 
 def keep_freed_memory() -> None:
@@ -16,6 +16,6 @@ def keep_freed_memory() -> None:
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, LARGE)
+    # Older versions refuse more than 32 MB. Without the one setting the other would make things worse.
+    if mallopt is not None and (mallopt(MMAP_THRESHOLD, LARGE) or mallopt(MMAP_THRESHOLD, OLD_MOST)):
         mallopt(TRIM_THRESHOLD, LARGE)

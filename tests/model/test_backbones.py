@@ -7,7 +7,7 @@ import torch
 import torchvision
 from torch import nn
 
-from msvq.model.backbones import BackboneSettings, ResNet, Stem, make_backbone
+from msvq.model.backbones import BackboneSettings, PointConv2d, ResNet, Stem, make_backbone
 from msvq.model.heads import mlp, moco_head
 
 
@@ -69,3 +69,11 @@ def test_head_with_norm_has_no_bias_before_it() -> None:
     last: Any = mlp(8, 4, last_norm=True, last_affine=False)
     assert last[0].bias is None
     assert last[1].weight is None
+
+
+def test_a_point_convolution_is_the_strided_one() -> None:
+    mine, theirs = PointConv2d(3, 5, 1, 2, bias=False).double(), nn.Conv2d(3, 5, 1, 2, bias=False).double()
+    theirs.load_state_dict(mine.state_dict())
+    for size in (8, 7):
+        x = torch.randn(2, 3, size, size, dtype=torch.float64)
+        torch.testing.assert_close(mine(x), theirs(x))

@@ -1,7 +1,9 @@
 """What a step may be made of: parts, another resolution, fp16, compiled networks, and too little memory."""
 
+import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +17,12 @@ from msvq.data.augment import Augment, ViewSettings
 from msvq.data.loader import Loader
 from msvq.data.store import Pictures
 from msvq.errors import BadInput
+from msvq.memory import TRIM_THRESHOLD, keep_freed_memory
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
 from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
 from msvq.train.progress import TrainingDisplay
-from msvq.train.trainer import Trainer, TrainSettings
+from msvq.train.trainer import NonFiniteLoss, Trainer, TrainSettings
 
 SMALL = [
     *("backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"),
@@ -187,3 +190,102 @@ def test_compiled_networks_give_the_same_losses(tmp_path: Path, monkeypatch: pyt
     losses = [[line["loss"] for line in run.metrics() if line["kind"] == "step"] for run in (plain, faster)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     assert len(losses[0]) == 3
+
+
+def test_parts_of_a_batch_see_the_same_queue_and_teachers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    forward = METHODS["msvq"].forward
+
+    def noted(self: Any, batch: Any) -> Any:
+        loss = forward(self, batch)
+        seen.append((self.queues["1"].keys.clone(), next(self.teachers[0].network.parameters()).clone()))
+        return loss
+
+    monkeypatch.setattr(METHODS["msvq"], "forward", noted)
+    msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, "train.accumulate=2", "data.limit=64"])
+    for first, second in zip(seen[::2], seen[1::2], strict=True):
+        assert all(map(torch.equal, first, second))
+    new = (seen[2][0] != seen[0][0]).any(1)
+    assert int(new.sum()) == 32  # both parts are stored in the end
+
+
+def test_a_checkpoint_without_a_loss_scaler_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"epochs": 2, "overrides": [*SMALL, "data.limit=64"], "precision": "fp32"}
+    step = Trainer.train_step
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", lambda self, *a: 1 / (self.step < 3) and step(self, *a))
+        with pytest.raises(ZeroDivisionError):
+            msvq.pretrain(out=tmp_path, overwrite=True, **options)
+    place = tmp_path / "checkpoints" / "last.ckpt"
+    state = torch.load(place, weights_only=True)
+    del state["scaler"]
+    torch.save(state, place)
+    run = msvq.pretrain(out=tmp_path, resume=True, overrides=["train.accumulate=2"])  # allowed: memory ran out, say
+    assert run.config.train.accumulate == 2
+    assert [line["step"] for line in run.metrics() if line["kind"] == "epoch"] == [2, 4]
+
+
+def test_numbers_that_are_no_tensors_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Pull.forward
+    plain: Any = {"answer": 42.0}
+    monkeypatch.setattr(Pull, "forward", lambda self, batch: forward(self, batch)._replace(logs=plain))
+    assert float(step_of(trainer_of(tmp_path, precision="fp32", accumulate=2))[1]["answer"]) == 42
+
+
+def test_gradients_that_are_never_finite_stop_an_fp16_run(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, precision="fp16")
+    step_of(trainer)
+    trainer.scaler.update(2e-3)
+    for p in trainer.method.student.parameters():
+        p.register_hook(lambda gradient: gradient * float("nan"))
+    step_of(trainer)  # the scale is halved
+    with pytest.raises(NonFiniteLoss, match="gradients overflow in fp16"):
+        step_of(trainer)
+
+
+def test_a_resolution_beyond_the_stored_pictures_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"train\.resolution goes up to 40 pixels, but data\.size is 16"):
+        msvq.pretrain(out=tmp_path / "x", overrides=[*SMALL, "train.resolution=[[0.0, 40]]"])
+
+
+def test_a_copy_of_a_compiled_network_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    network = Network(nn.Linear(3, 4), nn.Identity())
+    network.compile_backbone()
+    other = copy.deepcopy(network)
+    nn.init.zeros_(other.backbone.weight)  # type: ignore[arg-type]
+    nn.init.zeros_(other.backbone.bias)  # type: ignore[arg-type]
+    x = torch.randn(2, 3)
+    assert (other(x) == 0).all()
+    assert (network(x) != 0).any()
+
+
+def test_a_compiler_that_fails_gives_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    def fails(function: Any, **options: Any) -> Any:
+        def call(*args: Any) -> Any:
+            raise TorchDynamoException("no compiler here")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", fails)
+    trainer = trainer_of(tmp_path, precision="fp32", compile=True)
+    with pytest.raises(BadInput, match=r"could not be compiled \(no compiler here\); leave out --compile"):
+        step_of(trainer)
+
+
+@pytest.mark.parametrize(("most", "calls"), [(2**31 - 1, 2), (2**25, 3), (0, 2)])
+def test_memory_settings_fall_back_where_the_system_refuses(
+    most: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def mallopt(setting: int, value: int) -> int:
+        asked.append((setting, value))
+        return int(value <= most)
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    keep_freed_memory()
+    assert len(asked) == calls
+    assert (TRIM_THRESHOLD in dict(asked)) is (most > 0)

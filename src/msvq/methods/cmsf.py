@@ -109,8 +109,8 @@ class CMSF(Method):
         assert batch.indices is not None
         k, v = unit(self.teacher(batch.views[1])), self.previous[batch.indices]
         self.previous[batch.indices] = k
-        self.queue.push(k, batch.labels)
-        self.second_queue.push(v, batch.labels)
+        self.queue.push(k, batch.labels, at_once=True)
+        self.second_queue.push(v, batch.labels, at_once=True)
         allowed = self.queue.keys[self.second_queue.nearest(v, self.num_constrained)]  # [N, k', d]
         best = (allowed * k[:, None]).sum(2).topk(self.k, dim=1).indices
         constrained = allowed.gather(1, best[..., None].expand(-1, -1, allowed.shape[2]))

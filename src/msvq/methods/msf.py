@@ -72,7 +72,7 @@ class MSF(Method):
         """The target of view 2 and its neighbours."""
         z = unit(self.teacher(batch.views[1]))
         if self.enqueue_first:
-            self.queue.push(z, batch.labels)
+            self.queue.push(z, batch.labels, at_once=True)
             return Targets(z, self.queue.keys[self.queue.nearest(z, self.k)])
         neighbours = self.queue.keys[self.queue.nearest(z, self.k)]
         return Targets(z, torch.cat([z[:, None], neighbours], dim=1))

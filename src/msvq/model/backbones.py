@@ -25,6 +25,18 @@ class BackboneSettings(Section):
     stem: Stem = "auto"
 
 
+class PointConv2d(nn.Conv2d):
+    """A 1x1 convolution with stride, of the pixels that the stride leaves.
+
+    The same numbers; PyTorch's own ends the process in the backward pass of a few channels in channels_last.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, C, H, W] -> [N, channels, H / stride, W / stride]."""
+        down, across = self.stride
+        return nn.functional.conv2d(input[:, :, ::down, ::across], self.weight, self.bias)
+
+
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut: [N, C, H, W] -> [N, channels, H / stride, W / stride]."""
 
@@ -38,7 +50,7 @@ class BasicBlock(nn.Module):
         self.downsample: nn.Module | None = None
         if stride != 1 or in_channels != channels:
             self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+                PointConv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
             )
 
     def forward(self, x: Tensor) -> Tensor:

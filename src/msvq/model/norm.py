@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from msvq.errors import BadInput
+
 
 class SplitBatchNorm2d(nn.BatchNorm2d):
     """Batch norm over `splits` equal blocks of a batch: sample i belongs to block i // (N / `splits`).
@@ -119,6 +121,8 @@ class _BlockNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Gradients of x, weight and bias."""
         x, weight, mean, deviation = ctx.saved_tensors
+        layout = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        gradient = gradient.contiguous(memory_format=layout)  # the same as x's, or its sums are coarser
         splits, wanted = len(mean), [True, True, True]
         x_gradient = torch.empty_like(x)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(weight)
@@ -134,11 +138,19 @@ class _BlockNorm(torch.autograd.Function):
 
 
 def split_batch_norm(network: nn.Module, splits: int) -> None:
-    """Replace every BatchNorm2d inside `network` by its split form, keeping its state. BatchNorm1d stays."""
+    """Replace every BatchNorm2d inside `network` by its split form, keeping its state. BatchNorm1d stays.
+
+    The groups are blocks of the batch; `msvq.model.teacher.Network` makes interleaved ones of them.
+    """
     for name, module in list(network.named_children()):
         if isinstance(module, SplitBatchNorm2d):
             module.splits = splits
-        elif isinstance(module, nn.BatchNorm2d):
+        elif isinstance(module, nn.BatchNorm2d) and splits > 1:
+            if not module.affine or not module.track_running_stats or module.momentum is None:
+                raise BadInput(
+                    f"batch norm {name!r} of the backbone has no weights, no running statistics or no momentum, and "
+                    f"cannot be split; set method.bn_splits=1"
+                )
             split = SplitBatchNorm2d(module.num_features, splits, eps=module.eps, momentum=module.momentum)
             split.load_state_dict(module.state_dict())
             setattr(network, name, split)

@@ -25,17 +25,30 @@ class Queue(nn.Module):
         self.register_buffer("keys", unit(torch.randn(size, dim)))
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self._waiting: list[tuple[Tensor, Tensor]] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
+    def wait(self, waits: bool) -> None:
+        """While it waits, what is pushed is put aside; it is stored when the waiting ends."""
+        if waits:
+            self._waiting = self._waiting or []
+            return
+        put_aside, self._waiting = self._waiting or [], None
+        for z, labels in put_aside:
+            self.push(z, labels)
+
     @torch.no_grad()
-    def push(self, z: Tensor, labels: Tensor) -> None:
+    def push(self, z: Tensor, labels: Tensor, *, at_once: bool = False) -> None:
         """Store embeddings [N, d] and labels [N] over the oldest entries, wrapping at the end.
 
         Call it after the loss. The write goes to a copy, because the backward pass still reads the keys
-        that the loss was computed with.
+        that the loss was computed with. `at_once`: it does not wait, for it is to be read in this very step.
         """
+        if self._waiting is not None and not at_once:
+            self._waiting.append((z.detach(), labels))
+            return
         size = len(self)
         slots = (self.pointer + torch.arange(len(z), device=z.device)) % size
         slots, newest = slots[-size:], slice(-size, None)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -35,14 +35,19 @@ class Network(nn.Module):
         self.bn_splits = bn_splits if has_groups else 1
         self._compiled: Callable[[Tensor], Tensor] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is compiled: it belongs to this network, and would be called by its copies."""
+        return {**self.__dict__, "_compiled": None}
+
     def compile_backbone(self) -> None:
         """From now on, train with a compiled backbone. It stays as it is for whoever else calls it."""
         self._compiled = torch.compile(self.backbone.forward, dynamic=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings [N, d]."""
-        backbone = self._compiled if self._compiled is not None and self.training else self.backbone
-        if not self.training or self.bn_splits == 1:
+        training = self.backbone.training
+        backbone = self._compiled if self._compiled is not None and training else self.backbone
+        if not training or self.bn_splits == 1:
             return cast(Tensor, self.projector(backbone(x)))
         if len(x) % self.bn_splits:
             raise ValueError(f"a batch of {len(x)} does not divide into {self.bn_splits} batch-norm groups")

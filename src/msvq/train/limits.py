@@ -9,6 +9,7 @@ from torch import nn
 from msvq.errors import BadInput
 from msvq.model.norm import SplitBatchNorm2d
 from msvq.model.queue import Queue
+from msvq.model.teacher import Teacher
 
 
 class OutOfMemory(BadInput):
@@ -38,6 +39,15 @@ def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
             )
 
 
+def wait(method: nn.Module, *, teachers: bool, queues: bool) -> None:
+    """Whether teachers and queues wait, while a batch is computed in parts; queues then store what has come in."""
+    for module in method.modules():
+        if isinstance(module, Teacher):
+            module.waits = teachers
+        elif isinstance(module, Queue):
+            module.wait(queues)
+
+
 @contextmanager
 def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Iterator[None]:
     """Turn a failed request for memory into a sentence that says what to lower."""
@@ -48,8 +58,8 @@ def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Ite
             raise
         raise OutOfMemory(
             f"a step of {batch_size} pictures{f' in {accumulate} parts' if accumulate > 1 else ''} does not fit into "
-            f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time and keeps "
-            f"the batch, or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
+            f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time (also "
+            f"with --resume), or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
         ) from error
 
 

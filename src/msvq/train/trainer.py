@@ -16,10 +16,10 @@ from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
 from msvq.memory import keep_freed_memory
 from msvq.methods.base import Batch, Method
-from msvq.model.teacher import Network, Teacher
 from msvq.settings import Section
 from msvq.train.checkpoint import save_checkpoint
-from msvq.train.limits import check_fit, enough_memory
+from msvq.train.compilation import compile_networks, compiles
+from msvq.train.limits import check_fit, enough_memory, wait
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.precision import Precision, autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
@@ -46,13 +46,18 @@ class TrainSettings(Section):
     warmup_epochs: Annotated[float, Ge(0)] = 5
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     decay_norm_and_bias: bool = True
-    accumulate: Annotated[int, Ge(1)] = 1  # parts of a batch that are computed one after the other, to save memory
+    # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch;
+    # batch norm, and losses that contrast the pictures of a batch with each other, see one part at a time.
+    accumulate: Annotated[int, Ge(1)] = 1
     compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
     device: str = "auto"
     precision: Precision = "auto"
     checkpoint_every: Annotated[int, Ge(1)] = 1  # epochs
     log_every: Annotated[int, Ge(1)] = 10  # steps
     seed: Annotated[int, Ge(0)] = 0
+
+
+SMALLEST_SCALE = 1e-3  # of a loss in fp16: gradients that overflow even so are not finite at all
 
 
 class NonFiniteLoss(BadInput):
@@ -108,12 +113,9 @@ class Trainer:
             decay_norm_and_bias=settings.decay_norm_and_bias,
             scaled=precision == "fp16",
         )
-        self.teachers = [module for module in self.method.modules() if isinstance(module, Teacher)]
         self.scaler = loss_scaler(self.device, precision)
         if settings.compile:
-            for network in self.method.modules():
-                if isinstance(network, Network):
-                    network.compile_backbone()
+            compile_networks(self.method)
         self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
         self.step, self.resumed = 0, False
         self.total_steps = settings.epochs * len(loader)
@@ -162,36 +164,35 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.peak_rate if group["constant_rate"] else lr
         self.optimiser.zero_grad()
-        parts = self.settings.accumulate
-        with enough_memory(self.device, len(images), parts):
-            found = [
-                self._gradient(*part, share=1 / parts, first=number == 0)
-                for number, part in enumerate(
-                    zip(*(whole.chunk(parts) for whole in (images, labels, indices)), strict=True)
-                )
-            ]
+        num, found = self.settings.accumulate, []
+        parts = zip(*(whole.chunk(num) for whole in (images, labels, indices)), strict=True)
+        with enough_memory(self.device, len(images), num), compiles(self.settings.compile):
+            for number, part in enumerate(parts):
+                wait(self.method, teachers=number > 0, queues=num > 1)  # the batch moves them once
+                found.append(self._gradient(*part, share=1 / num))
+            wait(self.method, teachers=False, queues=False)
             self.scaler.step(self.optimiser)
         self.scaler.update()
-        value = sum(loss for loss, _ in found) / parts
-        return value, {name: torch.stack([logs[name] for _, logs in found]).mean(0) for name in found[0][1]}
+        if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
+            raise NonFiniteLoss(f"gradients overflow in fp16 at step {self.step + 1}, however small; {self._way_out()}")
+        logs = {name: torch.stack([torch.as_tensor(logs[name]) for _, logs in found]) for name in found[0][1]}
+        return sum(loss for loss, _ in found) / num, {name: values.float().mean(0) for name, values in logs.items()}
 
     def _gradient(
-        self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float, first: bool
+        self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float
     ) -> tuple[float, Mapping[str, Tensor]]:
-        """Add `share` of a part's gradient to what is there. Teachers move with the `first` part of a batch alone."""
-        for teacher in self.teachers:
-            teacher.waits = not first
+        """Add `share` of a part's gradient to what is there."""
         views = self.augment(images, self.method.views, self.generator, size=self.resolution())
         with autocast(self.device, self.precision):
             loss, logs = self.method(Batch(views, labels, self.step / self.total_steps, indices))
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise NonFiniteLoss(
-                f"the loss became {value} at step {self.step + 1}; the last good checkpoint is kept in "
-                f"{self.checkpoints}; try a lower train.base_lr or --precision fp32"
-            )
         self.scaler.scale(loss * share).backward()
+        value = float(loss.detach())  # after the backward pass, so that a GPU does not wait in between
+        if not math.isfinite(value):
+            raise NonFiniteLoss(f"the loss became {value} at step {self.step + 1}; {self._way_out()}")
         return value, logs
+
+    def _way_out(self) -> str:
+        return f"the last good checkpoint is kept in {self.checkpoints}; try a lower train.base_lr or --precision fp32"
 
     def resolution(self) -> int | None:
         """The side of the coming step's crop; None is the data's own."""
@@ -232,7 +233,8 @@ class Trainer:
         self.step, self.resumed = state["step"], True
         self.method.load_state_dict(state["method"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"])
         for monitor, saved in zip(self.monitors, state["monitors"], strict=True):
             monitor.load_state_dict(saved)

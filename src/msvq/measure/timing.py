@@ -86,7 +86,8 @@ class Timing:
     @property
     def parts(self) -> dict[str, float]:
         """The median of each part that there was."""
-        return {name: median(s.get(name, 0.0) for s in self.steps) for name in PARTS if name in self.steps[0]}
+        seen = {name for step in self.steps for name in step}
+        return {name: median(s.get(name, 0.0) for s in self.steps) for name in PARTS if name in seen}
 
     @property
     def seconds(self) -> float:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-import msvq.advice
-from msvq.advice import Alternative, advise, duration, gigabytes
+import msvq.measure.advice
 from msvq.cli import main
 from msvq.config import resolve
-from msvq.estimate import Disk, Estimate, Memory, Time
-from msvq.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.plan import plan
+from msvq.measure.advice import Alternative, advise, duration, gigabytes
+from msvq.measure.estimate import Disk, Estimate, Memory, Time
+from msvq.measure.machine import available_memory, free_disk, group_limit, peak_memory
+from msvq.measure.plan import plan
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
 
@@ -125,7 +125,7 @@ def test_less_evaluation() -> None:
 
 
 def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(msvq.advice, "LONG", 1e-3)
+    monkeypatch.setattr(msvq.measure.advice, "LONG", 1e-3)
     wide = ["backbone.width=32", "train.batch_size=16", "data.limit=32"]
     report = plan(data="patterns", overrides=[*SMALL, *wide], epochs=100, steps=3)
     lines = report["advice"]
@@ -135,7 +135,7 @@ def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
-    monkeypatch.setattr("msvq.plan.free_disk", lambda path: 1000)
+    monkeypatch.setattr("msvq.measure.plan.free_disk", lambda path: 1000)
     report = plan(data=str(pictures), overrides=["backbone.width=4"], epochs=1, steps=3)
     assert any("give an --out on another disk" in line for line in report["advice"])
     assert any("--set data.mode=stream packs nothing" in line for line in report["advice"])

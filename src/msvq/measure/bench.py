@@ -11,9 +11,9 @@ from rich.table import Column, Table
 from msvq.config import resolve
 from msvq.display import Display, printable
 from msvq.errors import BadInput
-from msvq.machine import forget_peak, peak_memory
-from msvq.rehearsal import Rehearsal, opened_scene, rehearse
-from msvq.timing import Stage, Timing, stages, time_steps
+from msvq.measure.machine import forget_peak, peak_memory
+from msvq.measure.rehearsal import Rehearsal, opened_scene, rehearse
+from msvq.measure.timing import Stage, Timing, stages, time_steps
 from msvq.train.precision import resolve_device
 
 LEAST_STEPS = 3  # a median of fewer says little

@@ -10,17 +10,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.advice import Alternative, advise, duration, gigabytes
-from msvq.bench import check_steps, say
 from msvq.config import Settings, recipe_names, resolve
 from msvq.data.official import OFFICIAL
 from msvq.data.places import packs
 from msvq.data.sources import is_path
 from msvq.display import Display
 from msvq.errors import BadInput
-from msvq.estimate import Estimate, estimate
-from msvq.machine import available_memory, free_disk
-from msvq.rehearsal import Scene, opened_scene
+from msvq.measure.advice import Alternative, advise, duration, gigabytes
+from msvq.measure.bench import check_steps, say
+from msvq.measure.estimate import Estimate, estimate
+from msvq.measure.machine import available_memory, free_disk
+from msvq.measure.rehearsal import Scene, opened_scene
 from msvq.train.precision import resolve_device
 
 TRIAL_STEPS = 2  # of another setting that is proposed
@@ -51,14 +51,15 @@ class Wishes:
             **{"epochs": self.epochs, "device": self.device, "precision": self.precision},
         )
 
-    def command(self, source: str, *, download: bool) -> str:
+    def command(self, source: str, out: str | Path | None, *, download: bool) -> str:
         """The command that starts the run."""
         flags: dict[str, Any] = {"recipe": self.recipe, "data": self.data, "data-root": self.data_root}
         flags |= {"method": self.method, "epochs": self.epochs, "device": self.device, "precision": self.precision}
         words = [word for key, value in flags.items() if value is not None for word in (f"--{key}", str(value))]
         words += [word for text in self.overrides for word in ("--set", text)]
         name = Path(source).stem if is_path(source) else source
-        return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", f"runs/{name or 'mine'}"])
+        place = str(out or f"runs/{name or 'mine'}")
+        return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", place])
 
 
 def plan(
@@ -71,7 +72,7 @@ def plan(
     overrides: Sequence[str] = (),
     device: str | None = None,
     precision: str | None = None,
-    out: str | Path = "runs",
+    out: str | Path | None = None,
     steps: int = 5,
     memory: int | None = None,
     display: Display | None = None,
@@ -87,7 +88,7 @@ def plan(
         needs = estimate(
             settings, scene, recipe=recipe, overrides=overrides, steps=steps, available=there, display=display
         )
-    room = {"memory": there, "run": free_disk(Path(out)), "pack": free_disk(packs())}
+    room = {"memory": there, "run": free_disk(Path(out or "runs")), "pack": free_disk(packs())}
 
     def alternative(flags: str, **changes: Any) -> Alternative | None:
         return _try(flags, replace(wishes, **changes), there, display)
@@ -97,7 +98,7 @@ def plan(
         found = []
         if "fast" in recipe_names() and recipe != "fast":
             found.append(alternative("--recipe fast", recipe="fast", data=settings.data.source))
-        if (width := min(NARROW, needs.settings.backbone.width // 2)) >= 1:
+        if (width := NARROW) < needs.settings.backbone.width:
             setting = f"backbone.width={width}"
             found.append(alternative(f"--set {setting}", overrides=[*overrides, setting]))
         return [one for one in found if one is not None]
@@ -108,7 +109,7 @@ def plan(
         **_facts(needs, scene),
         **_needs(needs, room),
         "advice": advice,
-        "command": wishes.command(settings.data.source, download=absent),
+        "command": wishes.command(settings.data.source, out, download=absent),
         "notes": list(needs.notes),
     }
 

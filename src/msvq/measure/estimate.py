@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,18 @@ from msvq.data.decode import Unreadable, decode
 from msvq.data.workers import available_cores
 from msvq.display import Display
 from msvq.errors import BadInput
-from msvq.evaluate.knn import knn_predict
+from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict
 from msvq.evaluate.neighbours import NUM_BANK
-from msvq.machine import forget_peak, held_memory, peak_memory
+from msvq.measure.machine import forget_peak, held_memory, peak_memory
+from msvq.measure.rehearsal import Rehearsal, Scene, rehearse
+from msvq.measure.timing import READ, stages, synchronise, time_steps
 from msvq.pretraining import feature_function
-from msvq.rehearsal import Rehearsal, Scene, rehearse
-from msvq.timing import READ, stages, synchronise, time_steps
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 
 SAMPLE = 256  # pictures whose features are taken
 MOST_BANK = 20_000  # of the kNN's bank that is tried; its time grows with the number
-QUERIES = 1_000  # of one chunk of the kNN
+QUERIES = 1_000  # whose neighbours are sought, to time the kNN
 DECODED = 32  # files that are decoded to see how long packing takes
 DIVISIONS = (2, 4, 8, 16)  # of a batch, to hold less of it at once
 PATIENCE = 60.0  # seconds of steps at one size: slow steps differ little
@@ -235,7 +234,7 @@ def _evaluation_bytes(trial: Rehearsal, scene: Scene) -> int:
         min(len(data.bank), knn_bank or len(data.bank)),
         int(getattr(trial.trainer.method.encoder, "feature_dim", 0)),
     )
-    return 4 * (dim * (3 * num + 2 * len(data.test)) + min(QUERIES, len(data.test)) * num)
+    return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
 
 
 def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
@@ -250,7 +249,7 @@ def _time_packing(scene: Scene, settings: Settings) -> float | None:
         return None
     side, good, started = max(scene.data.size, scene.data.test_size), 0, time.perf_counter()
     places = np.unique(np.linspace(0, len(scene.items) - 1, DECODED).astype(int))
-    for place in islice(places, DECODED):
+    for place in places:
         try:
             decode(scene.items[int(place)], side)
         except Unreadable:

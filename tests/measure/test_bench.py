@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from msvq.bench import bench
 from msvq.cli import main
 from msvq.config import resolve
 from msvq.data.augment import Augment
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.measure.bench import bench
+from msvq.measure.rehearsal import find_scene, rehearse
+from msvq.measure.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched
 from msvq.methods import METHODS, Method
 from msvq.model.teacher import Teacher
-from msvq.rehearsal import find_scene, rehearse
-from msvq.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched
 
 SMALL = ["backbone.width=4", "data.limit=96", "train.batch_size=32"]
 QUEUE = {"msvq": ["method.queue_size=64"], "unmix": ["method.base_options.queue_size=64"]}

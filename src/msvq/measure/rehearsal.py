@@ -31,6 +31,7 @@ from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
 MADE_UP = 512  # pictures that stand in for any number: each is used again and again
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 STL10_LABELLED = 5_000  # of its training pictures
 
 
@@ -58,12 +59,22 @@ class Rehearsal:
 @contextmanager
 def opened_scene(settings: Settings, display: Display) -> Iterator[Scene]:
     """The pictures that the settings name, or as many of their size; worker processes end with the context."""
-    scene = find_scene(settings, display)
+    before = {name: os.environ.get(name) for name in OFFLINE}
+    if settings.data.source.startswith(PREFIX):  # what its library has fetched before is found, and nothing is fetched
+        os.environ |= dict.fromkeys(OFFLINE, "1")
     try:
-        yield scene
+        scene = find_scene(settings, display)
+        try:
+            yield scene
+        finally:
+            if scene.data.stream is not None:
+                scene.data.stream.workers.close()
     finally:
-        if scene.data.stream is not None:
-            scene.data.stream.workers.close()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -96,8 +107,6 @@ def find_scene(settings: Settings, display: Display) -> Scene:
     """As `opened_scene`, but the caller closes the stream, if there is one."""
     source, root = settings.data.source, settings.data.root
     check_source(source)
-    if source.startswith(PREFIX):  # what its library has fetched before is found, and nothing is fetched
-        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     arrays = source == "patterns" or Path(source).suffix.lower() in ARRAYS
     if source in OFFICIAL:
         if root is not None and not root.expanduser().is_dir():

@@ -1,0 +1,1 @@
+"""What a step and a run cost on this machine: `msvq bench` and `msvq plan`."""

@@ -1,0 +1,32 @@
+"""Compiled networks, and a sentence where they cannot be."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from msvq.errors import BadInput
+from msvq.model.teacher import Network
+
+
+def compile_networks(method: nn.Module) -> None:
+    """Compile the backbones of a method's networks, which happens when they are first used."""
+    networks = [module for module in method.modules() if isinstance(module, Network)]
+    if not networks:
+        raise BadInput(f"{type(method).__name__} has no msvq.model.teacher.Network to compile; leave out --compile")
+    for network in networks:
+        network.compile_backbone()
+
+
+@contextmanager
+def compiles(wanted: bool) -> Iterator[None]:
+    """Turn a failure of the compiler into a sentence."""
+    try:
+        yield
+    except Exception as error:
+        if not wanted or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise BadInput(
+            f"the networks could not be compiled ({reason[:200]}); leave out --compile, or install a C++ compiler"
+        ) from error
