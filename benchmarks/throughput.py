@@ -1,6 +1,6 @@
 """How fast the product trains, beside a conventional loop, lightly, and the limit that its own networks set.
 
-    python benchmarks/throughput.py                     # all of it: more than an hour on two cores
+    python benchmarks/throughput.py                     # all of it: some 40 minutes on two cores
     python benchmarks/throughput.py --only msvq16 --only augment --out throughput.json
 
 Ratios, each from repetitions by turns in one run: the median and, in brackets, the least and the most. All contenders
@@ -157,22 +157,23 @@ def norm(scale: Scale) -> dict[str, Any]:
 
 
 def parts_of_step(scale: Scale) -> dict[str, Any]:
-    """The share of a whole MSVQ step, at width 16 and with queues of 16,384, that is not the networks'; in percent."""
-    images, num = scale.images(32), scale.steps(16)
-    sizes: dict[str, Any] = {"width": scale.width(16), "size": 32, "batch_size": scale.batch_size}
-    whole, bare = (Product(images, method="msvq", overrides=["method.queue_size=16384"], **sizes) for _ in range(2))
-    work, method, batch = loss_and_queues(bare), cast(Any, whole.trainer.method), whole.batch()
-    parts = {
-        "step": partial(take, whole.steps(), num),
-        "averages": partial(repeat, num, lambda: method.follow(batch)),
-        "loss": partial(repeat, num, work),
-    }
-    seconds = alternate(parts, scale.repetitions)
-    averages, loss = (ratio(seconds[name], seconds["step"], times=100) for name in ("averages", "loss"))
-    return {
-        "teachers' averages, percent": row(averages, (AT_MOST, 2)),
-        "loss and queues, percent": row(loss, (AT_MOST, 5)),
-    }
+    """The share of a whole MSVQ step, with queues of 16,384, that is not the networks'; in percent."""
+    found: dict[str, Any] = {}
+    for width in (16, 64):
+        images, num = scale.images(32), scale.steps(width)
+        sizes: dict[str, Any] = {"width": scale.width(width), "size": 32, "batch_size": scale.batch_size}
+        whole, bare = (Product(images, method="msvq", overrides=["method.queue_size=16384"], **sizes) for _ in range(2))
+        method, batch = cast(Any, whole.trainer.method), whole.batch()
+        parts = {
+            "step": partial(take, whole.steps(), num),
+            "averages": partial(repeat, num, partial(method.follow, batch)),
+            "loss": partial(repeat, num, loss_and_queues(bare)),
+        }
+        seconds = alternate(parts, scale.repetitions)
+        averages, loss = (ratio(seconds[name], seconds["step"], times=100) for name in ("averages", "loss"))
+        found[f"width {width}, teachers' averages, percent"] = row(averages, (AT_MOST, 2))
+        found[f"width {width}, loss and queues, percent"] = row(loss, (AT_MOST, 5))
+    return found
 
 
 def memory(scale: Scale) -> dict[str, Any]:

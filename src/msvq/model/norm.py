@@ -34,16 +34,15 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         if len(input) % self.splits:
             raise ValueError(f"a batch of {len(input)} does not divide into {self.splits} batch-norm groups")
         self.num_batches_tracked.add_(1)
-        means, variances = self.running_mean.repeat(self.splits, 1), self.running_var.repeat(self.splits, 1)
         # Block by block is the fastest on a processor, whose caches a block fits better than a batch does. A GPU is
         # better served by one kernel over the blocks, and a compiler by a formula that it can fuse with its neighbours.
         normalise = _as_channels if input.device.type != "cpu" else _block_by_block
         if torch.compiler.is_compiling():
             normalise = _by_formula
-        output = normalise(input, means, variances, self.weight, self.bias, self.momentum, self.eps)
+        output, means, variances = normalise(input, self.weight, self.bias, self.splits, self.eps)
         with torch.no_grad():
-            self.running_mean.copy_(means.mean(0))
-            self.running_var.copy_(variances.mean(0))
+            self.running_mean.lerp_(means.mean(0), self.momentum)
+            self.running_var.lerp_(variances.mean(0), self.momentum)
         return output
 
     def extra_repr(self) -> str:
@@ -51,90 +50,84 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         return f"{self.num_features}, splits={self.splits}"
 
 
-def _as_channels(
-    x: Tensor, means: Tensor, variances: Tensor, weight: Tensor, bias: Tensor, momentum: float, eps: float
-) -> Tensor:
-    """One ordinary batch norm in which channel c of block s is channel s * C + c; `means` and so on are [S, C]."""
-    splits, channels = means.shape
-    _, _, height, width = x.shape
+Normalised = tuple[Tensor, Tensor, Tensor]  # the batch, and the blocks' means and unbiased variances [S, C]
+
+
+def _as_channels(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
+    """One ordinary batch norm in which channel c of block s is channel s * C + c."""
+    num, channels, height, width = x.shape
     # In channels_last order throughout: [S, N / S, H, W, C] -> [N / S, H, W, S, C] and back.
     blocks = x.permute(0, 2, 3, 1).reshape(splits, -1, height, width, channels)
     grouped = blocks.permute(1, 2, 3, 0, 4).reshape(-1, height, width, splits * channels)
+    means, variances = (torch.zeros(splits * channels, dtype=weight.dtype, device=x.device) for _ in range(2))
     output = F.batch_norm(
         grouped.permute(0, 3, 1, 2),
-        means.view(-1),
-        variances.view(-1),
+        means,
+        variances,
         weight.repeat(splits),
         bias.repeat(splits),
         training=True,
-        momentum=momentum,
+        momentum=1.0,  # so that what runs is this batch's
         eps=eps,
     )
     output = output.permute(0, 2, 3, 1).reshape(-1, height, width, splits, channels)
-    return output.permute(3, 0, 1, 2, 4).reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+    output = output.permute(3, 0, 1, 2, 4).reshape(num, height, width, channels).permute(0, 3, 1, 2)
+    return output, means.view(splits, channels), variances.view(splits, channels)
 
 
-def _by_formula(
-    x: Tensor, means: Tensor, variances: Tensor, weight: Tensor, bias: Tensor, momentum: float, eps: float
-) -> Tensor:
+def _by_formula(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
     """(x - mean) / sqrt(variance + eps), written out."""
-    splits, channels = means.shape
-    num, _, height, width = x.shape
+    num, channels, height, width = x.shape
     blocks = x.permute(0, 2, 3, 1).reshape(splits, -1, channels).to(weight.dtype)
     variance, mean = torch.var_mean(blocks, dim=1, correction=0, keepdim=True)
-    count = blocks.shape[1]
-    with torch.no_grad():
-        means.lerp_(mean[:, 0], momentum)
-        variances.lerp_(variance[:, 0] * (count / max(1, count - 1)), momentum)
     output = (blocks - mean) * (torch.rsqrt(variance + eps) * weight) + bias
-    return output.to(x.dtype).view(num, height, width, channels).permute(0, 3, 1, 2)
+    output = output.to(x.dtype).view(num, height, width, channels).permute(0, 3, 1, 2)
+    return output, mean[:, 0].detach(), _unbiased(variance[:, 0].detach(), blocks.shape[1])
 
 
-def _block_by_block(
-    x: Tensor, means: Tensor, variances: Tensor, weight: Tensor, bias: Tensor, momentum: float, eps: float
-) -> Tensor:
+def _block_by_block(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
     """Each block by PyTorch's own batch norm, straight into its place in the output."""
-    return cast(Tensor, _BlockNorm.apply(x, weight, bias, means, variances, momentum, eps))
+    output, mean, scale = cast(Normalised, _BlockNorm.apply(x, weight, bias, splits, eps))
+    return output, mean, _unbiased(scale.pow(-2).sub_(eps), x.numel() // (splits * x.shape[1]))
+
+
+def _unbiased(variance: Tensor, count: int) -> Tensor:
+    return variance * (count / max(1, count - 1))
 
 
 class _BlockNorm(torch.autograd.Function):
     """Calls PyTorch's kernels on views of the batch, which autograd's own record of views would copy."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, means: Tensor, variances: Tensor, momentum: float, eps: float
-    ) -> Tensor:
-        """The normalised batch; running `means` and `variances` [S, C] are updated in place."""
-        output, mean, deviation = torch.empty_like(x), torch.empty_like(means), torch.empty_like(means)
-        splits = len(means)
-        rows = zip(x.chunk(splits), output.chunk(splits), means, variances, mean, deviation, strict=True)
-        for block, out, running_mean, running_var, *saved in rows:
-            torch.native_batch_norm(
-                block, weight, bias, running_mean, running_var, True, momentum, eps, out=(out, *saved)
-            )
-        ctx.save_for_backward(x, weight, mean, deviation)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
+        """The normalised batch, and of each block [S, C] the mean and 1 / sqrt(variance + eps)."""
+        output, found = torch.empty_like(x), weight.new_empty(2, splits, weight.numel())
+        means, scales = found.unbind()
+        rows = zip(x.chunk(splits), output.chunk(splits), means.unbind(), scales.unbind(), strict=True)
+        for block, out, mean, scale in rows:
+            torch.native_batch_norm(block, weight, bias, None, None, True, 0.0, eps, out=(out, mean, scale))
+        ctx.save_for_backward(x, weight, means, scales)
+        ctx.mark_non_differentiable(means, scales)
         ctx.eps = eps
-        return output
+        return output, means, scales
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> Any:
         """Gradients of x, weight and bias."""
-        x, weight, mean, deviation = ctx.saved_tensors
+        x, weight, means, scales = ctx.saved_tensors
         layout = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
         gradient = gradient.contiguous(memory_format=layout)  # the same as x's, or its sums are coarser
-        splits, wanted = len(mean), [True, True, True]
-        x_gradient = torch.empty_like(x)
-        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(weight)
-        rows = zip(gradient.chunk(splits), x.chunk(splits), x_gradient.chunk(splits), mean, deviation, strict=True)
-        for upper, block, out, *saved in rows:
-            found = torch.ops.aten.native_batch_norm_backward(
-                upper, block, weight, None, None, *saved, True, ctx.eps, wanted
+        splits, x_gradient, others = len(means), torch.empty_like(x), []
+        rows = zip(gradient.chunk(splits), x.chunk(splits), x_gradient.chunk(splits), means, scales, strict=True)
+        for upper, block, out, mean, scale in rows:
+            found, *of_parameters = torch.ops.aten.native_batch_norm_backward(
+                upper, block, weight, None, None, mean, scale, True, ctx.eps, [True, True, True]
             )
-            out.copy_(found[0])  # while it is still in the cache
-            of_weight += found[1]
-            of_bias += found[2]
-        return x_gradient, of_weight, of_bias, None, None, None, None
+            out.copy_(found)  # while it is still in the cache
+            others += of_parameters
+        of_weight, of_bias = torch.stack(others).view(splits, 2, -1).sum(0)
+        return x_gradient, of_weight, of_bias, None, None
 
 
 def split_batch_norm(network: nn.Module, splits: int) -> None:
