@@ -61,7 +61,7 @@ def show(title: str, found: Mapping[str, Mapping[str, Any]]) -> str:
             text = f"{number:<22}{text}"
         if "bar" in values:
             text += f"  {values['bar']}: {'met' if values['met'] else 'not met'}"
-        lines.append(f"  {name:<30}{text}".rstrip())
+        lines.append(f"  {name:<40}{text}".rstrip())
     return "\n".join(lines)
 
 
