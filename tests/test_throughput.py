@@ -47,9 +47,16 @@ def test_alternate_warms_up_once_and_turns_round(sibling: Any) -> None:
     assert min(seconds["slow"]) > max(seconds["fast"])
 
 
-def test_memory_beyond_sees_a_block_that_is_freed_again(sibling: Any) -> None:
-    megabytes = sibling("timing").memory_beyond(lambda: torch.ones(8 << 20).sum())
-    assert megabytes is None or 30 < megabytes < 60
+def test_memory_beyond_sees_a_block_that_is_freed_again() -> None:
+    """In a process of its own, as the benchmark does it, which has kept freed memory: that is not counted as there."""
+    code = (
+        "import torch; from timing import memory_beyond; from msvq.memory import keep_freed_memory; "
+        "keep_freed_memory(); x = torch.ones(8 << 20); y = torch.ones(100); del x; "
+        "print(memory_beyond(lambda: torch.ones(8 << 20).sum()))"
+    )
+    words = [sys.executable, "-c", code]
+    answer = subprocess.run(words, capture_output=True, text=True, cwd=BENCHMARKS, check=True).stdout.strip()
+    assert answer == "None" or 30 < float(answer) < 60
 
 
 def test_conventional_network_is_ours(sibling: Any) -> None:
