@@ -14,7 +14,6 @@ from torch import Tensor
 from msvq.data.augment import Augment
 from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
-from msvq.memory import keep_freed_memory
 from msvq.methods.base import Batch, Method
 from msvq.settings import Section
 from msvq.train.checkpoint import save_checkpoint
@@ -100,7 +99,6 @@ class Trainer:
         monitors: Sequence[Monitor] = (),
     ) -> None:
         check_fit(method, settings.batch_size, settings.accumulate)
-        keep_freed_memory()
         self.device = loader.device
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
         self.loader, self.augment, self.settings = loader, augment, settings
@@ -168,9 +166,11 @@ class Trainer:
         parts = zip(*(whole.chunk(num) for whole in (images, labels, indices)), strict=True)
         with enough_memory(self.device, len(images), num), compiles(self.settings.compile):
             for number, part in enumerate(parts):
-                wait(self.method, teachers=number > 0, queues=num > 1)  # the batch moves them once
+                if num > 1:  # the batch moves them once
+                    wait(self.method, teachers=number > 0, queues=True)
                 found.append(self._gradient(*part, share=1 / num))
-            wait(self.method, teachers=False, queues=False)
+            if num > 1:
+                wait(self.method, teachers=False, queues=False)
             self.scaler.step(self.optimiser)
         self.scaler.update()
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
