@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
 from msvq.data.folders import list_folder
@@ -38,7 +39,7 @@ from msvq.data.store import Pictures
 from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
 from msvq.display import Display
-from msvq.pretraining import build_method, make_trainer
+from msvq.pretraining import make_trainer
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
 from msvq.data.hub import HubPictures
@@ -25,8 +26,9 @@ from msvq.data.packing import pack_bytes
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
 from msvq.display import Display
+from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
-from msvq.pretraining import build_method, feature_function, make_trainer
+from msvq.pretraining import make_trainer
 from msvq.train.progress import TrainingDisplay
 
 

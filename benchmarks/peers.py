@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
 from msvq.data.loader import Loader
@@ -26,7 +27,7 @@ from msvq.display import Display
 from msvq.methods import Batch
 from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
-from msvq.pretraining import build_method, make_trainer
+from msvq.pretraining import make_trainer
 from msvq.train.precision import autocast
 from msvq.train.progress import TrainingDisplay
 

@@ -26,8 +26,8 @@ from msvq.config import resolve
 from msvq.data.sources import open_dataset
 from msvq.data.store import DataSet
 from msvq.display import Display
+from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import knn_accuracy
-from msvq.pretraining import feature_function
 from msvq.train.optim import warmup_cosine
 from msvq.train.precision import resolve_precision
 

@@ -1,17 +1,20 @@
 """What several tests share: tiny networks, batches, and methods whose views are the embeddings themselves."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from msvq.analyze.embedding_map import save_map
 from msvq.methods import Batch, Method
 from msvq.model.backbones import ResNet
 from msvq.model.losses import unit
 from msvq.model.queue import Queue
 from msvq.model.teacher import Network, Teacher
+from msvq.report.page import write_report
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +39,19 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests pack and download into a folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MSVQ_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _small_maps_and_no_figures() -> Iterator[None]:
+    """The map of a run in tests holds 30 pictures, and its figures are not drawn: both have tests of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def few(*arguments: Any, num: int) -> None:
+            save_map(*arguments, num=min(num, 30))
+
+        patch.setattr("msvq.study.save_map", few)
+        patch.setattr("msvq.pretraining.write_report", partial(write_report, figures=False))
         yield
 
 

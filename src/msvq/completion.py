@@ -96,7 +96,7 @@ def check_unchanged(saved: Settings, now: Settings) -> None:
     """
     paths = is_path(saved.data.source) and is_path(now.data.source)
     moved = {("data", "source")} if paths else set()
-    for section in ("data", "augment", "backbone", "method", "train", "evaluate"):
+    for section in ("data", "augment", "backbone", "method", "train", "evaluate", "analyze"):
         old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
         for key in old | new:
             if old.get(key) != new.get(key) and (section, key) not in MAY_CHANGE | moved:

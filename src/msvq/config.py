@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
+from msvq.analyze.monitor import AnalyzeSettings
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import RECIPE_OF, DataSettings
 from msvq.errors import BadInput, unknown
@@ -37,6 +38,7 @@ class Settings(Section):
     method_defaults: dict[str, dict[str, Any]] = Field(default={}, repr=False)
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
+    analyze: AnalyzeSettings = AnalyzeSettings()
 
     @property
     def method_name(self) -> str:
@@ -110,7 +112,7 @@ def resolve(
         flags["data.source"] = data
     if data_root is not None:
         flags["data.root"] = str(data_root)
-    assignments = {**flags, **dict(map(_parse_assignment, overrides))}
+    assignments = {**flags, **dict(map(parse_assignment, overrides))}
     name = assignments.pop("method.name", method)
     for path in [path for path in assignments if path.startswith("method_defaults.")]:
         _assign(values, path, assignments.pop(path))
@@ -129,7 +131,8 @@ def resolve(
     return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
 
 
-def _parse_assignment(text: str) -> tuple[str, Any]:
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key.path=value`, the value as YAML reads it."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {text!r}")

@@ -33,7 +33,7 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
         "encoder, trained with MSVQ": scores[-1],
     }
     write_text(run.path / "eval" / "demo.json", json.dumps(rows, indent=2) + "\n")
-    write_report(run.path)
+    write_report(run.path, figures=False)  # they are drawn already
     table = Table("features", "kNN accuracy", title="10 classes, 2,000 test pictures, k = 200")
     table.columns[1].justify = "right"
     for name, accuracy in rows.items():

@@ -1,34 +1,35 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from msvq.analyze.collapse import Verdict
 from msvq.analyze.health import HealthMonitor
+from msvq.analyze.monitor import AnalysisMonitor
+from msvq.building import build_method, make_augment
 from msvq.completion import check_unchanged, complete, fit_to_data
 from msvq.config import Settings, resolve
-from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import DataSet
 from msvq.directory import add_skipped, check_out, environment, start_directory
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
-from msvq.evaluate.features import extract_features
+from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
-from msvq.evaluate.neighbours import save_neighbours
 from msvq.files import write_text
 from msvq.methods import METHODS, Method
-from msvq.model.backbones import make_backbone
 from msvq.report.page import write_report
 from msvq.run import Run, load, save_encoder
+from msvq.study import pair_function, study
 from msvq.train.checkpoint import load_checkpoint
 from msvq.train.limits import check_fit
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
-from msvq.train.trainer import Monitor, Trainer
+from msvq.train.trainer import Monitor, Observer, Trainer
 
 
 def pretrain(
@@ -119,14 +120,6 @@ def _pretrain(
     return train(out, settings, dataset, network, loader, console=console, resume=saved is not None)
 
 
-def build_method(settings: Settings, size: int) -> Method:
-    """The untrained method, the same for the same seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.train.seed)
-        backbone = make_backbone(settings.backbone, size)
-        return METHODS[settings.method_name](backbone, **settings.method_options)
-
-
 def make_trainer(
     settings: Settings,
     data: DataSet,
@@ -136,23 +129,19 @@ def make_trainer(
     directory: Path,
     display: TrainingDisplay,
     monitors: Sequence[Monitor] = (),
+    observers: Sequence[Observer] = (),
 ) -> Trainer:
     """The loop for complete settings."""
-    augment = Augment(
-        {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields},
-        size=data.size,
-        mean=data.mean,
-        std=data.std,
-    )
     return Trainer(
         method,
         loader,
-        augment,
+        make_augment(settings, data),
         settings.train,
         directory=directory,
         display=display,
         precision=settings.train.precision,
         monitors=monitors,
+        observers=observers,
     )
 
 
@@ -173,14 +162,36 @@ def train(
         console.print("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
     if data.has_labels and settings.evaluate.knn_k > len(data.bank):
         console.print(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
-    epochs = settings.train.epochs
-    monitor: Monitor = HealthMonitor(data.train, every=settings.evaluate.every, epochs=epochs, features=features)
+    epochs, run = settings.train.epochs, Run(out)
+    watch = AnalysisMonitor(
+        HealthMonitor(
+            data.train,
+            every=settings.analyze.every or settings.evaluate.every,
+            epochs=epochs,
+            features=features,
+            pairs=pair_function(settings, data, loader.device),
+        ),
+        settings.analyze,
+        batch_size=settings.train.batch_size,
+        steps_per_epoch=len(loader),
+        warn=lambda verdict: warn(verdict, console),
+    )
+    monitors: list[Monitor] = [watch]
+    knn: KnnMonitor | None = None
     if data.has_labels:
-        monitor = KnnMonitor(data, settings.evaluate, epochs=epochs, features=features)
+        evaluation = settings.evaluate
+        if METHODS[settings.method_name].needs_labels:  # it has learned the labels of what would be held out
+            evaluation = evaluation.model_copy(update={"validation": 0.0})
+        knn = KnnMonitor(data, evaluation, epochs=epochs, features=features)
+        monitors.insert(0, knn)
     else:
         console.print("note: no labels, so no accuracy: rank and std tell whether features collapse", highlight=False)
     display = TrainingDisplay(console, total_steps=epochs * len(loader), epochs=epochs)
-    trainer = make_trainer(settings, data, method, loader, directory=out, display=display, monitors=[monitor])
+    trainer = make_trainer(
+        settings, data, method, loader, directory=out, display=display, monitors=monitors, observers=[watch]
+    )
+    if knn is not None:
+        knn.on_best = trainer.save_best
     if resume:
         trainer.load(load_checkpoint(out / "checkpoints"))
     console.print(
@@ -193,31 +204,15 @@ def train(
     )
     trainer.fit()
     save_encoder(out, method.encoder, settings, data)
-    with console.status("comparing neighbours before and after training"):
-        untrained = build_method(settings, data.size).to(loader.device).encoder  # the same again, from the seed
-        encoders = {"before": untrained, "after": method.encoder}
-        save_neighbours(out / "eval" / "neighbours.npz", data, encoders, features)
+    study(run, settings, data, method, loader, step=trainer.step, display=Display(console))
     write_report(out)
-    return Run(out)
+    return run
 
 
-def feature_function(
-    data: DataSet, device: torch.device, precision: str
-) -> Callable[[torch.nn.Module, Pictures], torch.Tensor]:
-    """A function from an encoder and pictures to features [N, d], as the data set is tested."""
-
-    def features(encoder: torch.nn.Module, pictures: Pictures) -> torch.Tensor:
-        return extract_features(
-            encoder,
-            pictures.in_order(500),
-            size=data.test_size,
-            mean=data.mean,
-            std=data.std,
-            device=device,
-            precision=precision,
-        )
-
-    return features
+def warn(verdict: Verdict, console: Console) -> None:
+    """Say that a run is collapsing, and what to try."""
+    words = "; ".join(verdict.advice)
+    Display(console).note(f"warning: {verdict.sentence}{f' What to try: {words}.' if words else ''}")
 
 
 def load_for_resume(out: Path) -> Run:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from msvq.methods import METHODS, Method
+from msvq.model.queue import Queue
 from msvq.model.teacher import Teacher
 from msvq.train.optim import make_optimiser
 
@@ -112,3 +113,21 @@ def test_hyperparameters_are_typed_keywords_with_defaults(name: str) -> None:
 def test_the_encoder_gives_features(name: str, tiny: Make) -> None:
     encoder = tiny(METHODS[name]).encoder
     assert encoder.eval()(torch.zeros(2, 3, 16, 16)).shape == (2, encoder.feature_dim)
+
+
+WITH_SOFT_LABELS = {"msvq", "msv", "mq", "msvq-dagger", "msvq-x3", "msvq-x5", "ressl", "sce", "co2", "mocov2", "unmix"}
+
+
+@every_method
+def test_sights_show_the_queue_as_it_was_before_the_step(name: str, tiny: Make, random_batch: Make) -> None:
+    method = tiny(METHODS[name])
+    method(random_batch(method, seed=1))
+    before = [m.keys for m in method.modules() if isinstance(m, Queue)]
+    labels = [m.labels for m in method.modules() if isinstance(m, Queue)]
+    sights = method(random_batch(method, seed=2)).sights
+    assert bool(sights) == (name in WITH_SOFT_LABELS)
+    for sight in sights:
+        slot = next(i for i, keys in enumerate(before) if torch.equal(keys, sight.keys))
+        assert torch.equal(labels[slot], sight.labels)
+        assert not sight.z.requires_grad
+        torch.testing.assert_close(sight.z.norm(dim=1), torch.ones(len(sight.z)))

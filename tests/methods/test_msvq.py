@@ -347,3 +347,16 @@ def test_the_paper_is_the_default() -> None:
 def test_a_method_without_forward_says_so() -> None:
     with pytest.raises(TypeError, match="does not define forward"):
         Method().forward(Batch((), torch.zeros(0), 0.0))
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_sights_are_the_soft_labels_by_the_papers_names(kind: type[MSVQ], on_embeddings: Make) -> None:
+    method = on_embeddings(kind, dim=DIM, queue_size=SIZE, teacher_temp=0.06)
+    keys = {int(b): queue.keys.clone() for b, queue in method.queues.items()}
+    x = embeddings(1, 2, 3, 4, 5)
+    sights = step(method, x).sights
+    assert [sight.name for sight in sights] == [f"view{label.view}" for label in kind.soft_labels]
+    for sight, label in zip(sights, kind.soft_labels, strict=True):
+        torch.testing.assert_close(sight.z, unit(x[label.view]))  # the teachers start as the identity
+        assert torch.equal(sight.keys, keys[label.queue])
+        assert sight.temp == 0.06

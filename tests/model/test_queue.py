@@ -20,6 +20,7 @@ def test_slots_fill_in_order_and_the_oldest_goes_first() -> None:
         queue.push(z, torch.full((4,), index))
     torch.testing.assert_close(queue.keys, unit(torch.cat([batches[2], batches[1]])))
     assert queue.labels.tolist() == [2, 2, 2, 2, 1, 1, 1, 1]
+    assert queue.pushed == 12
 
 
 def test_no_initial_vector_is_left_after_one_round() -> None:

@@ -1,5 +1,7 @@
-"""The report: self-contained, escaped, and its curves are the numbers."""
+"""The report: self-contained, escaped, and it says what the files say."""
 
+import base64
+import io
 import json
 import re
 from pathlib import Path
@@ -7,74 +9,200 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
+from tests.report.fixtures import HOSTILE, make_run, write_json
 
-from msvq.report.chart import line_chart, ticks
-from msvq.report.page import smooth, write_report
-
-HOSTILE = "<script>alert(1)</script>"
+from msvq.errors import BadInput
+from msvq.report.curves import smooth
+from msvq.report.page import SCRIPTS, write_report
+from msvq.report.pictures import sprite_sheet
+from msvq.report.records import read_record
+from msvq.report.tables import confused_pairs, confusion
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    path = tmp_path / HOSTILE.replace("/", "")
-    (path / "eval").mkdir(parents=True)
-    (path / "config.yaml").write_text(yaml.safe_dump({"method": {"name": "msvq"}, "data": {"source": HOSTILE}}))
-    (path / "environment.json").write_text(json.dumps({"torch": HOSTILE}))
-    lines = [{"kind": "step", "step": s, "loss": 5 - s / 100} for s in range(0, 100, 10)]
-    lines += [{"kind": "eval", "epoch": e, "step": e, "knn_top1": 30.0 + e} for e in range(4)]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rng = np.random.default_rng(0)
-    np.savez(
-        path / "eval" / "neighbours.npz",
-        queries=rng.integers(256, size=(2, 8, 8, 3), dtype=np.uint8),
-        query_labels=np.array([0, 1]),
-        before=rng.integers(256, size=(2, 3, 8, 8, 3), dtype=np.uint8),
-        before_labels=np.array([[0, 1, 1], [0, 0, 0]]),
-        after=rng.integers(256, size=(2, 3, 8, 8, 3), dtype=np.uint8),
-        after_labels=np.array([[0, 0, 0], [1, 1, 0]]),
-        class_names=np.array([HOSTILE, "plain"]),
-    )
-    return path
+    return make_run(tmp_path / HOSTILE.replace("/", ""))
+
+
+def page_of(*runs: Path) -> str:
+    return write_report(runs, runs[0].parent / "page.html", figures=False).read_text()
 
 
 def test_page_is_self_contained_and_escaped(run: Path) -> None:
-    page = write_report(run).read_text()
-    assert "<script" not in page
+    page = page_of(run, make_run(run.parent / "other"))
+    assert page.count("<script") == len(SCRIPTS) + 1  # its own, and the map's values
+    assert page.count("</script") == len(SCRIPTS) + 1
+    assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert not re.search(r"https?://", page)
     assert "@import" not in page
     assert "url(" not in page
 
 
+def test_the_policy_allows_its_own_scripts_only(run: Path) -> None:
+    match = re.search(r'Content-Security-Policy" content="([^"]*)"', page_of(run))
+    assert match is not None
+    assert "default-src 'none'; img-src data:;" in match[1]
+    script = match[1].split("script-src")[1]
+    assert script.count("sha256-") == len(SCRIPTS)
+    assert "unsafe" not in script
+
+
 def test_page_shows_curves_and_neighbours(run: Path) -> None:
-    page = write_report(run).read_text()
-    assert page.count("<svg") == 2
+    page = page_of(run)
     assert "kNN accuracy over epoch: from 30 to 33 %" in page
-    assert page.count("<figure") == 2 * (1 + 3 + 3)
-    assert page.count('<figure class="same"') == 1 + 0 + 3 + 2
-    assert page.count("✓") == 6 + 1  # one in the legend
+    assert "Loss over epoch: from 5 to 4.1" in page
+    for title in ("Learning rate", "Rank of the features", "Spread of the features"):
+        assert f"<h3>{title}</h3>" in page
+    grid = page[page.index("Nearest neighbours of test pictures") :]
+    grid = grid[: grid.index("</section>")]
+    assert grid.count("<figure") == 2 * (1 + 3 + 3)
+    assert grid.count('<figure class="same"') == grid.count("✓") - 1 == 6  # one in the sentence above
+    assert grid.count('<figure class="other"') == grid.count("✗") - 1 == 6
+
+
+def test_verdict_has_a_sign_a_word_and_advice(run: Path) -> None:
+    page = page_of(run)
+    assert (
+        '<p class="state collapsing"><span class="sign" aria-hidden="true"><span>!</span></span><b>Collapsing</b>'
+        in page
+    )
+    assert "The rank falls, says &lt;script&gt;" in page
+    assert "<li>Lower base_lr.</li>" in page
+    assert "<b>30.0 %</b><span>untrained encoder</span>" in page
+    assert "<b>33.0 %</b><span>after training</span>" in page
+
+
+def test_results_in_a_table(run: Path) -> None:
+    page = page_of(run)
+    assert "<b>61.5 %</b>" in page
+    assert "<b>70.0 ± 0.2 %</b>" in page  # 0.25, to even
+    assert "best epoch 70.5 %, 2 seeds" in page
+    assert "from scratch 60.0 %, 10 % of the labels" in page
+
+
+def test_demo_rows_are_the_big_numbers(run: Path) -> None:
+    write_json(run / "eval" / "demo.json", {"raw pixels": 12.34, HOSTILE: 56.78})
+    page = page_of(run)
+    assert "<b>12.3 %</b><span>raw pixels</span>" in page
+    assert "<b>56.8 %</b><span>&lt;script&gt;" in page
+
+
+def test_false_negatives(run: Path) -> None:
+    page = page_of(run)
+    section = page[page.index("<h2>False negatives</h2>") :]
+    assert '<th scope="row">all of them together</th><td><b>2.75</b></td>' in section
+    assert "<td>409.3</td>" in section
+    assert "10.0 % of the queue shows the class of the query" in section
+    gallery = section[section.index('<div class="gallery">') : section.index("The worst pairs")]
+    first, second = gallery.split('<div class="query-card">')[1:]
+    assert first.count("✓") == 3 * 2
+    assert first.count("✗") == 3 * 2
+    assert first.count('class="plain"') == 3  # nobody knows
+    assert first.count("2 of 5") == 3
+    assert "✓" not in second
+    assert "✗" not in second
+    assert "87 %" in section[section.index("The worst pairs") :]
+
+
+def test_a_method_without_soft_labels_has_no_such_section(run: Path) -> None:
+    write_json(
+        run / "eval" / "analysis.json", {"verdict": {"state": "healthy", "sentence": "Fine."}, "false_negatives": None}
+    )
+    (run / "eval" / "gallery.npz").unlink()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in line.items() if k != "false_negatives"} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert "<h2>False negatives</h2>" not in page_of(run)
 
 
 def test_a_run_without_anything_yet_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"method": {"name": "msvq"}, "data": {"source": "x"}}))
-    assert "<svg" not in write_report(tmp_path).read_text()
+    page = write_report(tmp_path).read_text()
+    assert "<svg" not in page
+    assert "the map of its features (eval/map.npz)" in page
+    assert not (tmp_path / "figures").exists()
+    (tmp_path / "config.yaml").unlink()
+    assert "its settings are not known" in write_report(tmp_path).read_text()
 
 
-def test_chart_places_its_points() -> None:
-    svg = line_chart([(0, 0.0), (5, 10.0), (10, 5.0)], x_label="x", y_label="y")
-    match = re.search(r'points="([^"]*)"', svg)
-    assert match is not None
-    points = [tuple(map(float, p.split(","))) for p in match[1].split()]
-    assert [x for x, _ in points] == [46.0, 292.0, 538.0]
-    assert [y for _, y in points] == [244.0, 14.0, 129.0]
+def test_without_labels_there_is_neither_accuracy_nor_mark(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "run", names=()))
+    assert "Do the features tell pictures apart?" in page
+    assert "What belongs together is for you to judge" in page
+    assert "kNN" not in page
+    assert "✓ " not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (13.7, 66.2), (0, 2000), (5.01, 5.02), (3, 3), (-2, 4)])
-def test_ticks_are_round_and_cover_the_range(low: float, high: float) -> None:
-    marks = ticks(low, high)
-    assert marks[0] <= low + 1e-9
-    assert marks[-1] >= high - 1e-9
-    assert 2 <= len(marks) <= 8
+def test_values_that_are_no_numbers_are_left_out(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "eval", "epoch": 4, "step": 140, "knn_top1": NaN, "rank": null}\n')
+    assert "kNN accuracy over epoch: from 30 to 33 %" in page_of(run)
+
+
+def test_several_runs_are_compared(run: Path) -> None:
+    page = page_of(run, make_run(run.parent / "other", method="mocov2"))
+    assert "<h1>2 runs compared</h1>" in page
+    assert "&lt;script&gt;alert(1)&lt;script&gt; from 30 to 33 %; other from 30 to 33 %" in page
+    table = page[page.index("What was measured") :]
+    for words in ("mocov2", "<b>33.0 %</b>", "<b>70.0 %</b>", "<b>2.75</b>", "collapsing"):
+        assert words in table[: table.index("</section>")]
+    assert page.count('<div class="run"') == 2
+    assert page.count('class="sheet"') == 1  # the same pictures in both maps
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "a" / "run"), make_run(tmp_path / "b" / "run"))
+    assert 'data-title="a/run"' in page
+    assert 'data-title="b/run"' in page
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"'.*nothing' is not a run directory"):
+        write_report(tmp_path / "nothing")
+
+
+def test_where_the_page_goes(run: Path) -> None:
+    assert write_report(run, figures=False) == run / "report.html"
+    assert write_report([run, run], figures=False) == run.parent / "report.html"
+
+
+def test_confused_pairs() -> None:
+    pairs = confused_pairs([[8, 2, 0], [5, 4, 1], [0, 0, 9]], ["a", "b", "c"])
+    assert [(p["truth"], p["guess"], p["count"]) for p in pairs] == [("b", "a", 5), ("a", "b", 2), ("b", "c", 1)]
+    assert pairs[0]["share"] == 0.5
+
+
+def test_many_classes_are_a_list_of_pairs(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", names=tuple(f"class-{index}" for index in range(21)))
+    table = confusion(read_record(run))
+    assert table["rows"] == []
+    assert len(table["pairs"]) == 15
+    assert (table["pairs"][0]["truth"], table["pairs"][0]["guess"]) == ("class-0", "class-20")
+    assert "21 classes are too many" in page_of(run)
+
+
+@pytest.mark.parametrize("size", [8, 11, 48])
+def test_sprite_sheet_holds_each_picture_in_its_place(size: int) -> None:
+    flat = np.random.default_rng(0).integers(256, size=(7, 1, 1, 3), dtype=np.uint8)
+    sheet = sprite_sheet(np.broadcast_to(flat, (7, size, size, 3)).copy())
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet["src"].split(",")[1]))).convert("RGB"))
+    for index in range(7):
+        top, left = (place * sheet["step"] for place in divmod(index, sheet["columns"]))
+        tile = picture[top : top + size, left : left + size].astype(int)
+        assert abs(tile - flat[index]).max() <= 4
+
+
+def test_a_full_page_is_small(run: Path) -> None:
+    saved = dict(np.load(run / "eval" / "map.npz"))
+    num = 1500
+    noise = np.random.default_rng(0).integers(256, size=(num, 48, 48, 3), dtype=np.uint8)  # nothing is harder to pack
+    smooth_noise = np.cumsum(noise.astype(float), axis=2) / 48
+    saved |= {name: np.resize(saved[name], (num, *saved[name].shape[1:])) for name in saved if name != "class_names"}
+    np.savez(run / "eval" / "map.npz", **saved | {"images": smooth_noise.astype(np.uint8)})
+    assert len(page_of(run)) < 3_000_000
 
 
 def test_smoothing_keeps_the_mean() -> None:

@@ -48,6 +48,7 @@ def test_the_resolution_follows_its_schedule(tmp_path: Path, monkeypatch: pytest
     seen = sides_of(monkeypatch)
     schedule = "train.resolution=[[0.0, 8], [0.5, 12], [0.8, 16]]"
     run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, schedule])
+    seen = seen[:10]  # those after training look at the soft labels
     assert [sides[0] for sides in seen] == [8] * 5 + [12] * 3 + [16] * 2
     assert all(len(set(sides)) == 1 for sides in seen)
     assert run.config.train.resolution == [(0.0, 8), (0.5, 12), (0.8, 16)]
@@ -56,7 +57,7 @@ def test_the_resolution_follows_its_schedule(tmp_path: Path, monkeypatch: pytest
 def test_teachers_may_see_smaller_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = sides_of(monkeypatch)
     msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, "augment.weak.scale=0.75"])
-    assert seen == [[16, 12, 12, 12]] * 10
+    assert seen[:10] == [[16, 12, 12, 12]] * 10
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_parts_of_a_batch_see_the_same_queue_and_teachers(tmp_path: Path, monkey
 
     monkeypatch.setattr(METHODS["msvq"], "forward", noted)
     msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, "train.accumulate=2", "data.limit=64"])
-    for first, second in zip(seen[::2], seen[1::2], strict=True):
+    for first, second in zip(seen[:4:2], seen[1:4:2], strict=True):  # two steps; what follows looks at soft labels
         assert all(map(torch.equal, first, second))
     new = (seen[2][0] != seen[0][0]).any(1)
     assert int(new.sum()) == 32  # both parts are stored in the end

@@ -1,6 +1,7 @@
 """Is the encoder collapsing? Numbers that need no labels."""
 
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -9,39 +10,161 @@ from torch import Tensor, nn
 from msvq.data.store import Pictures
 from msvq.methods.base import Method
 from msvq.model.losses import unit
+from msvq.model.queue import Queue
+from msvq.model.relations import rows_at_once
+from msvq.model.teacher import Network, Teacher
 
 NUM_PICTURES = 2000
+
+Pairs = Callable[[nn.Module], tuple[Tensor, Tensor]]
 
 
 def feature_std(features: Tensor) -> float:
     """Mean over dimensions of the deviation of unit features [N, d]: 0 if all pictures look the same to the encoder."""
-    return float(unit(features).std(dim=0).mean())
+    return float(unit(features).std(dim=0).mean()) if len(features) > 1 else float("nan")
+
+
+def spread(features: Tensor) -> float:
+    """Root mean square distance of unit features [N, d] from their mean: 0 if all are the same, 1 if their mean is 0.
+
+    `feature_std` times the root of d, or a little more: it can be compared between networks of any width.
+    """
+    z = unit(features)
+    return float((z - z.mean(0)).square().sum(1).mean().sqrt())
 
 
 def effective_rank(features: Tensor) -> float:
-    """RankMe (arXiv 2210.02885) of features [N, d]: exp of the entropy of the singular values' shares, 1 to d."""
+    """RankMe (arXiv 2210.02885) of features [N, d]: exp of the entropy of the singular values' shares, 1 to d.
+
+    Not a number if a feature is none, for there are no singular values then.
+    """
+    if not len(features) or not bool(features.isfinite().all()):
+        return float("nan")
     values = torch.linalg.svdvals(features.double())
     shares = values / values.sum().clamp_min(1e-12) + 1e-7
     return float(torch.exp(-(shares * shares.log()).sum()))
 
 
+def alignment(first: Tensor, second: Tensor) -> float:
+    """Mean squared distance of the unit features [N, d] of two views of the same pictures: 0 if the views agree.
+
+    Wang and Isola, arXiv 2005.10242, with their alpha 2. To be read beside `uniformity`: a collapse agrees best.
+    """
+    return float((unit(first) - unit(second)).square().sum(1).mean())
+
+
+def uniformity(features: Tensor) -> float:
+    """Log of the mean of exp(-2 |a - b|²) over distinct pairs of unit features [N, d]: 0 if all are the same.
+
+    Wang and Isola, arXiv 2005.10242, with their t 2. The lower, the more evenly they spread; random directions in many
+    dimensions give -4. Computed in chunks of rows.
+    """
+    z = unit(features)
+    num, lengths = len(z), z.square().sum(1)
+    if num < 2:
+        return float("nan")
+    total = torch.zeros((), dtype=torch.float64, device=z.device)
+    rows = rows_at_once(z)
+    for start in range(0, num, rows):
+        part = slice(start, start + rows)
+        distances = (lengths[part, None] + lengths - 2 * z[part] @ z.T).clamp_min(0)
+        distances.diagonal(start).fill_(float("inf"))  # a feature is no pair with itself
+        total += (-2 * distances).exp().sum(dtype=torch.float64)
+    return float((total / (num * (num - 1))).log())
+
+
+def student_of(method: nn.Module) -> nn.Module | None:
+    """The network that learns: the method's own, or its base's where it wraps another."""
+    student = getattr(method, "student", None) or getattr(getattr(method, "base", None), "student", None)
+    return student if isinstance(student, nn.Module) else None
+
+
+@torch.no_grad()
+def teacher_distances(method: nn.Module) -> dict[str, float]:
+    """How far the teachers are from the student, and from each other: |a - b| / |a| over all parameters.
+
+    `student_teacher1`, `student_teacher2`, `teacher1_teacher2`, ...; empty without teachers.
+    """
+    teachers = [module.network for module in method.modules() if isinstance(module, Teacher)]
+    student = student_of(method)
+    if student is None or not teachers:
+        return {}
+    networks = {"student": student, **{f"teacher{i}": network for i, network in enumerate(teachers, start=1)}}
+    weights = {name: list(network.parameters()) for name, network in networks.items()}
+    return {
+        f"{a}_{b}": _relative_distance(weights[a], weights[b])
+        for a, b in combinations(weights, 2)
+        if [p.shape for p in weights[a]] == [p.shape for p in weights[b]]  # of another kind: no distance
+    }
+
+
+def _relative_distance(first: list[nn.Parameter], second: list[nn.Parameter]) -> float:
+    apart = sum(float((a - b).double().square().sum()) for a, b in zip(first, second, strict=True))
+    length = sum(float(a.double().square().sum()) for a in first)
+    return float((apart / max(length, 1e-300)) ** 0.5)
+
+
+def queue_health(method: nn.Module) -> dict[str, float]:
+    """`filled`, the share of the queues' entries that hold a picture's key, and how old those are: `age`, `age_oldest`.
+
+    The mean over the queues, empty without one. Ages count the keys stored since, the key itself included: a full
+    queue's oldest is as old as it is long. Divided by the batch they are steps.
+    """
+    counts = [
+        (min(int(pushed), len(queue)), len(queue))
+        for queue in method.modules()
+        if isinstance(queue, Queue) and (pushed := getattr(queue, "pushed", None)) is not None
+    ]
+    if not counts:
+        return {}
+    found = {
+        "filled": [filled / size for filled, size in counts],
+        "age": [(filled + 1) / 2 if filled else 0.0 for filled, _ in counts],
+        "age_oldest": [float(filled) for filled, _ in counts],
+    }
+    return {name: sum(values) / len(counts) for name, values in found.items()}
+
+
 class HealthMonitor:
-    """Measures `feature_std` and `rank` between epochs on a fixed sample of the pictures."""
+    """Measures between epochs, on a fixed sample of the pictures, how far the encoder tells them apart.
+
+    `pairs` gives an encoder's features of two views of the same pictures, [N, d] each, for the alignment.
+    """
 
     def __init__(
-        self, pictures: Pictures, *, every: int, epochs: int, features: Callable[[nn.Module, Pictures], Tensor]
+        self,
+        pictures: Pictures,
+        *,
+        every: int,
+        epochs: int,
+        features: Callable[[nn.Module, Pictures], Tensor],
+        pairs: Pairs | None = None,
     ) -> None:
         self.pictures = pictures.thinned(NUM_PICTURES)
-        self.every, self.epochs, self.features = every, epochs, features
+        self.every, self.epochs, self.features, self.pairs = every, epochs, features, pairs
 
     def due(self, epoch: int) -> bool:
         """Every `every` epochs, before the first and after the last."""
         return epoch % self.every == 0 or epoch == self.epochs
 
     def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
-        """The numbers, by the names they get in the log."""
+        """The numbers, by the names they get in the log; `embedding_*` are those of the projector's output."""
         features = self.features(method.encoder, self.pictures)
-        return {"feature_std": feature_std(features), "rank": effective_rank(features)}
+        values = {
+            "feature_std": feature_std(features),
+            "feature_spread": spread(features),
+            "rank": effective_rank(features),
+            "uniformity": uniformity(features),
+        }
+        if self.pairs is not None:
+            values["alignment"] = alignment(*self.pairs(method.encoder))
+        student = student_of(method)
+        if isinstance(student, Network):
+            embeddings = project(student.projector, features)
+            values["embedding_std"] = feature_std(embeddings)
+            values["embedding_spread"] = spread(embeddings)
+            values["embedding_rank"] = effective_rank(embeddings)
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: each measurement stands alone."""
@@ -49,3 +172,16 @@ class HealthMonitor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to continue from."""
+
+
+@torch.no_grad()
+def project(projector: nn.Module, features: Tensor) -> Tensor:
+    """Embeddings fp32 [N, e], on the CPU, of a backbone's features [N, d]. The projector's mode is restored."""
+    was_training = projector.training
+    projector.eval()
+    try:
+        place = next(projector.parameters(), features)
+        embeddings: Tensor = projector(features.to(place.device, place.dtype))
+    finally:
+        projector.train(was_training)
+    return embeddings.float().cpu()

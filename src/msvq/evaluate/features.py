@@ -1,6 +1,6 @@
 """Features of many pictures: backbone in eval mode, no augmentation (methods.md 2.1)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from numpy import uint8
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.data.augment import eval_view
+from msvq.data.store import DataSet, Pictures
 from msvq.train.precision import autocast
 
 
@@ -39,3 +40,30 @@ def extract_features(
     finally:
         encoder.train(was_training)
     return torch.cat(parts) if parts else torch.zeros(0, feature_dim)
+
+
+def feature_function(
+    data: DataSet, device: torch.device, precision: str, advance: Callable[[int], None] = lambda num: None
+) -> Callable[[nn.Module, Pictures], Tensor]:
+    """A function from an encoder and pictures to features [N, d], as the data set is tested.
+
+    `advance` is told how many pictures are done.
+    """
+
+    def features(encoder: nn.Module, pictures: Pictures) -> Tensor:
+        def batches() -> Iterator[NDArray[uint8]]:
+            for images in pictures.in_order(500):
+                yield images
+                advance(len(images))
+
+        return extract_features(
+            encoder,
+            batches(),
+            size=data.test_size,
+            mean=data.mean,
+            std=data.std,
+            device=device,
+            precision=precision,
+        )
+
+    return features

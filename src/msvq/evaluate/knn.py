@@ -1,15 +1,18 @@
 """Weighted k-nearest-neighbour accuracy, the paper's online measure (methods.md 2.1)."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
+import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.data.store import DataSet, Pictures
+from msvq.evaluate.labels import held_out
 from msvq.methods.base import Method
 from msvq.model.losses import unit
 from msvq.settings import Section
@@ -17,16 +20,29 @@ from msvq.settings import Section
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
 GROUP = 8  # members of a group of the bank, of which the maximum is taken first
 SIMILARITIES = 2**25  # held at once (134 MB), so long as the chunks keep MIN_ROWS queries
+VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
 MIN_ROWS = 64  # fewer would read the bank more often than they multiply by it
 
 
 class EvaluateSettings(Section):
-    """Online kNN. `every`: epochs between measurements, of label-free health too."""
+    """Online kNN. `every`: epochs between measurements.
+
+    `validation`: the share of the labelled pictures that is held out of the bank for every choice, such as which
+    checkpoint is best, so that the test pictures only report.
+    """
 
     every: Annotated[int, Ge(1)] = 1
     knn_k: Annotated[int, Ge(1)] = 200
     knn_temp: Annotated[float, Gt(0)] = 0.1
     knn_bank: Annotated[int, Ge(1)] | None = None  # compare with at most so many labelled pictures; None: all
+    validation: Annotated[float, Ge(0), Lt(1)] = 0.1
+
+
+class KnnSettings(Section):
+    """The paper's vote (methods.md 2.1)."""
+
+    k: Annotated[int, Ge(1)] = 200
+    temp: Annotated[float, Gt(0)] = 0.1
 
 
 def _top_similarities(chunk: Tensor, bank: Tensor, k: int, buffer: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +103,10 @@ def knn_accuracy(
 
 
 class KnnMonitor:
-    """Measures kNN accuracy between epochs and remembers the best."""
+    """Measures kNN accuracy between epochs and remembers the best, by test pictures and by held-out ones.
+
+    `on_best` is called whenever the held-out pictures say that the encoder has never been better.
+    """
 
     def __init__(
         self,
@@ -99,26 +118,37 @@ class KnnMonitor:
     ) -> None:
         self.bank, self.test = data.bank.thinned(settings.knn_bank), data.test
         self.settings, self.epochs, self.features = settings, epochs, features
-        self.best = 0.0
+        self.rest, self.held = np.arange(len(self.bank)), np.arange(0)
+        if settings.validation:
+            self.rest, self.held = held_out(self.bank.labels, settings.validation, seed=VALIDATION_SEED)
+        self.best = self.best_val = 0.0
+        self.on_best: Callable[[], None] = lambda: None
 
     def due(self, epoch: int) -> bool:
         """Every `evaluate.every` epochs, before the first and after the last."""
         return epoch % self.settings.every == 0 or epoch == self.epochs
 
     def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
-        """`knn_top1`, and `knn_top1_best` over the epochs trained so far."""
+        """`knn_top1`, `knn_top1_best` over the epochs trained so far, and `knn_top1_val` of the held-out pictures."""
         bank, test = (self.features(method.encoder, part) for part in (self.bank, self.test))
-        labels = self.bank.labels, self.test.labels
-        top1 = knn_accuracy(bank, test, labels, k=self.settings.knn_k, temp=self.settings.knn_temp)
+        known = self.bank.labels
+        vote = partial(knn_accuracy, k=self.settings.knn_k, temp=self.settings.knn_temp)
+        found = {"knn_top1": vote(bank, test, (known, self.test.labels))}
+        if len(self.held):
+            rest, held = bank[self.rest], bank[self.held]
+            found["knn_top1_val"] = vote(rest, held, (known[self.rest], known[self.held]))
         if epoch == 0:  # the untrained encoder is no candidate
-            return {"knn_top1": top1}
-        self.best = max(self.best, top1)
-        return {"knn_top1": top1, "knn_top1_best": self.best}
+            return found
+        self.best = max(self.best, found["knn_top1"])
+        if found.get("knn_top1_val", 0.0) > self.best_val:
+            self.best_val = found["knn_top1_val"]
+            self.on_best()
+        return {**found, "knn_top1_best": self.best}
 
     def state_dict(self) -> dict[str, Any]:
         """The best so far."""
-        return {"best": self.best}
+        return {"best": self.best, "best_val": self.best_val}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.best = state["best"]
+        self.best, self.best_val = state["best"], state["best_val"]

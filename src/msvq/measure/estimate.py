@@ -16,12 +16,12 @@ from msvq.data.decode import Unreadable, decode
 from msvq.data.workers import available_cores
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict
 from msvq.evaluate.neighbours import NUM_BANK
 from msvq.measure.machine import forget_peak, held_memory, peak_memory
 from msvq.measure.rehearsal import Rehearsal, Scene, rehearse
 from msvq.measure.timing import READ, stages, synchronise, time_steps
-from msvq.pretraining import feature_function
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 

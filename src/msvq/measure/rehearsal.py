@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from msvq.building import build_method
 from msvq.completion import complete, fit_to_data
 from msvq.config import Settings
 from msvq.data.hub import PREFIX, HubPictures
@@ -25,7 +26,7 @@ from msvq.data.stream import Stream, Streamed
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.methods import METHODS
-from msvq.pretraining import build_method, make_trainer
+from msvq.pretraining import make_trainer
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer

@@ -27,11 +27,22 @@ class Batch(NamedTuple):
     indices: Tensor | None = None  # [N], where in the training data each picture stands
 
 
+class Sight(NamedTuple):
+    """How similar a teacher found a view to the entries of a queue: softmax(z·K/τ), for analysis to look at."""
+
+    name: str  # of the view, such as "view2"
+    z: Tensor  # the teacher's unit embeddings [N, d]
+    keys: Tensor  # the queue's keys [Q, d] before this batch is stored
+    labels: Tensor  # of the keys [Q], -1 where unknown
+    temp: float
+
+
 class Loss(NamedTuple):
-    """What a method answers: the scalar to minimise, and scalars worth a curve."""
+    """What a method answers: the scalar to minimise, scalars worth a curve, and what its teachers saw."""
 
     value: Tensor
     logs: Mapping[str, Tensor] = {}
+    sights: tuple[Sight, ...] = ()
 
 
 class Method(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Sight, Temperature, taught_step
 from msvq.model.heads import moco_head
 from msvq.model.losses import info_nce, similarity, unit
 from msvq.model.queue import Queue
@@ -69,7 +69,9 @@ class CO2(Method):
         k, keys = targets
         consistency = by_rows(self._symmetric_kl, keys, unit(z), k) / len(z)
         contrast = info_nce(z, k, keys, temp=self.temp)
-        return Loss(contrast + self.alpha * consistency / 2, {"consistency": consistency.detach() / 2})
+        sight = Sight("view2", k, keys, self.queue.labels, self.consistency_temp)
+        logs = {"consistency": consistency.detach() / 2}
+        return Loss(contrast + self.alpha * consistency / 2, logs, (sight,))
 
     def _symmetric_kl(self, q: Tensor, k: Tensor, keys: Tensor) -> Tensor:
         """KL(R_k || R_q) + KL(R_q || R_k) = Σ (R_k - R_q) (log R_k - log R_q), added over unit q, k [n, d]."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, swapped
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Sight, Temperature, swapped
 from msvq.model.heads import moco_head
 from msvq.model.losses import info_nce, unit
 from msvq.model.queue import Queue
@@ -56,18 +56,18 @@ class MoCoV2(Method):
         """One step, in one direction or both."""
         self.follow(batch)
         targets = self.targets(batch)
-        loss = self.compare(self.student(batch.views[0]), targets).value
+        loss = self.compare(self.student(batch.views[0]), targets)
         if self.symmetric == "no":
             self.store(targets, batch.labels)
-            return Loss(loss)
+            return loss
         other = swapped(batch)
         back = self.targets(other)
-        loss = loss + self.compare(self.student(other.views[0]), back).value
+        total = loss.value + self.compare(self.student(other.views[0]), back).value
         self.store(targets, batch.labels)
         if self.symmetric == "mean":
-            return Loss(loss / 2)
+            return loss._replace(value=total / 2)
         self.store(back, batch.labels)
-        return Loss(loss)
+        return loss._replace(value=total)
 
     def follow(self, batch: Batch) -> None:
         """The teacher follows the student."""
@@ -79,7 +79,8 @@ class MoCoV2(Method):
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """-log of the softmax weight of the own key against the queue."""
-        return Loss(info_nce(z, targets.k, targets.keys, temp=self.temp))
+        sight = Sight("view2", targets.k, targets.keys, self.queue.labels, self.temp)
+        return Loss(info_nce(z, targets.k, targets.keys, temp=self.temp), sights=(sight,))
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys become negatives of the steps to come."""

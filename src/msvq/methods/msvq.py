@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Sight, Temperature
 from msvq.model.heads import moco_head
 from msvq.model.losses import contrast, unit
 from msvq.model.queue import Queue
@@ -109,7 +109,13 @@ class MSVQ(Method):
             logs = {"kl": loss - torch.stack([entropy(label) for label in p.values()]).mean()}
         if w > 0:  # ours: a contrastive term while the teachers are young
             loss = (1 - w) * loss + w * contrast(z1, z[2], p1[1][1])
-        return Loss(loss, logs)
+        return Loss(loss, logs, self.sights(targets))
+
+    def sights(self, targets: Targets) -> tuple[Sight, ...]:
+        """The soft labels as analysis sees them, with the labels of the queues' entries."""
+        labels = {b: cast(Queue, self.queues[str(b)]).labels for b in self.stored}
+        keys, z, temp = targets.keys, targets.z, self.teacher_temp
+        return tuple(Sight(f"view{a}", z[a], keys[b], labels[b], temp) for a, b in targets.p)
 
     @staticmethod
     def _warm_temps(queue: int, warmth: float) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Temperature, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Sight, Temperature, taught_step
 from msvq.model.heads import moco_head
 from msvq.model.losses import unit
 from msvq.model.queue import Queue
@@ -85,7 +85,8 @@ class SCE(Method):
         z = unit(z)
         own_logit, others = (z * k).sum(1) / self.temp, relation(z, keys, self.temp)
         wanted = own * own_logit + (1 - own) * (z * s.mean_key).sum(1) / self.temp
-        return Loss((torch.logaddexp(own_logit, others.log_sum) - wanted).mean())
+        sight = Sight("view2", k, keys, self.queue.labels, self.teacher_temp)
+        return Loss((torch.logaddexp(own_logit, others.log_sum) - wanted).mean(), sights=(sight,))
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys join the queue."""

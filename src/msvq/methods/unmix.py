@@ -11,7 +11,7 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from msvq.errors import BadInput, unknown
-from msvq.methods.base import METHODS, Batch, Loss, Method, Share, Taught, swapped
+from msvq.methods.base import METHODS, Batch, Loss, Method, Share, Sight, Taught, swapped
 from msvq.model.random_state import RandomState
 from msvq.model.teacher import Backbone
 
@@ -66,14 +66,16 @@ class UnMix(Method):
         directions = [batch, swapped(batch)] if self.symmetric else [batch]
         targets = [base.targets(direction) for direction in directions]
         loss = torch.zeros((), device=mixture.device)
+        sights: tuple[Sight, ...] = ()
         for direction, target in zip(directions, targets, strict=True):
-            loss = loss + base.compare(base.student(direction.views[0]), target).value
+            plain = base.compare(base.student(direction.views[0]), target)
+            loss, sights = loss + plain.value, sights or plain.sights
             loss = loss + share * base.compare(q_m, target).value
             # Reversing the embeddings equals encoding the reversed batch, also under interleaved batch-norm groups.
             loss = loss + (1 - share) * base.compare(q_m.flip(0), target).value
         for target in targets:
             base.store(target, batch.labels)
-        return Loss(loss)
+        return Loss(loss, sights=sights)
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any], *, where: str = "method") -> dict[str, Any]:
@@ -86,10 +88,10 @@ class UnMix(Method):
     def _whole(self, batch: Batch) -> Loss:
         x1, x2, *others = batch.views
         share, mixture = self.mix(x2)
-        losses = [
-            self.base(batch._replace(views=(x1, second, *others))).value for second in (x2, mixture, mixture.flip(0))
-        ]
-        return Loss(losses[0] + share * losses[1] + (1 - share) * losses[2])
+        seconds = (x2, mixture, mixture.flip(0))
+        losses: list[Loss] = [self.base(batch._replace(views=(x1, second, *others))) for second in seconds]
+        plain, mixed, reverse = (loss.value for loss in losses)
+        return Loss(plain + share * mixed + (1 - share) * reverse, sights=losses[0].sights)
 
     def mix(self, x: Tensor) -> tuple[float, Tensor]:
         """λ, and x [N, 3, H, W] mixed with its reverse: blended whole, or with a box of it pasted in."""

@@ -11,12 +11,14 @@ from msvq.model.relations import rows_at_once
 class Queue(nn.Module):
     """A first-in-first-out memory of unit vectors, with the labels of their pictures for analysis.
 
-    All of it is in the `state_dict`. `keys` [Q, d] starts as random directions, `labels` [Q] as -1.
+    All of it is in the `state_dict`. `keys` [Q, d] starts as random directions, `labels` [Q] as -1; `pushed` counts
+    what was ever stored.
     """
 
     keys: Tensor
     labels: Tensor
     pointer: Tensor
+    pushed: Tensor
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
@@ -25,6 +27,7 @@ class Queue(nn.Module):
         self.register_buffer("keys", unit(torch.randn(size, dim)))
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))
         self._waiting: list[tuple[Tensor, Tensor]] | None = None
 
     def __len__(self) -> int:
@@ -55,6 +58,7 @@ class Queue(nn.Module):
         self.keys = self.keys.index_copy(0, slots, unit(z.detach())[newest])
         self.labels = self.labels.index_copy(0, slots, labels[newest])
         self.pointer = (self.pointer + len(z)) % size
+        self.pushed = self.pushed + len(z)
 
     @torch.no_grad()
     def nearest(self, z: Tensor, k: int) -> Tensor:

@@ -1,98 +1,150 @@
-"""`report.html`: one self-contained page about a run, from the files in its directory alone."""
+"""`report.html`: one self-contained page about one run or several, from the files in their directories alone."""
 
 import base64
-import csv
-import io
-import json
-from collections.abc import Mapping
+import hashlib
+import shlex
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from jinja2 import Environment, PackageLoader
-from numpy.typing import NDArray
-from PIL import Image
+from markupsafe import Markup
 
+from msvq.display import printable
+from msvq.errors import BadInput
 from msvq.files import write_text
-from msvq.report.chart import line_chart
-from msvq.train.runlog import read_metrics
+from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
+from msvq.report.figures import draw_figures
+from msvq.report.maps import first_views, map_data, without_sheets
+from msvq.report.pictures import gallery, neighbour_rows
+from msvq.report.records import Record, read_records
+from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows
+from msvq.report.verdict import verdict
 
-THUMBNAIL = 64  # pixels at least: small pictures are enlarged without smoothing
+SCRIPTS = ("page.js", "map.js")
 
 
-def write_report(run: Path) -> Path:
-    """Write the run's page and return its path."""
-    settings = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    metrics = read_metrics(run / "metrics.jsonl")
-    losses = [(line["step"], line["loss"]) for line in metrics if line["kind"] == "step"]
-    scores = [(line["epoch"], line["knn_top1"]) for line in metrics if "knn_top1" in line]
-    ranks = [(line["epoch"], line["rank"]) for line in metrics if "rank" in line]
-    health = [line for line in metrics if "rank" in line]
-    environment = Environment(loader=PackageLoader("msvq", "report"), autoescape=True, trim_blocks=True)
-    page = environment.get_template("page.html").render(
-        title=run.name,
-        method=settings["method"]["name"],
-        source=settings["data"]["source"],
-        settings=yaml.safe_dump({k: v for k, v in settings.items() if k != "method_defaults"}, sort_keys=False),
-        environment=_read_json(run / "environment.json"),
-        table=_read_json(run / "eval" / "demo.json"),
-        loss_chart=line_chart(smooth(losses), x_label="step", y_label="loss") if len(losses) > 1 else None,
-        knn_chart=line_chart(scores, x_label="epoch", y_label="kNN accuracy", unit=" %") if len(scores) > 1 else None,
-        knn=scores,
-        rank_chart=line_chart(ranks, x_label="epoch", y_label="rank") if len(ranks) > 1 else None,
-        health=health,
-        skipped=_count_lines(run / "skipped.csv"),
-        neighbours=_read_neighbours(run / "eval" / "neighbours.npz"),
+def write_report(runs: Path | Sequence[Path], out: Path | None = None, *, figures: bool = True) -> Path:
+    """Write the page of one run, or of several side by side, and return its path.
+
+    Without `out` it is `report.html` in the run, or beside the first of several. `figures` are written to each
+    run's own `figures`; those that compare several runs, to `<name of the page>-figures` beside the page.
+    """
+    paths = [runs] if isinstance(runs, Path) else list(runs)
+    if not paths:
+        raise ValueError("a report needs at least one run")
+    records = read_records(paths)
+    if out is None:
+        out = (paths[0] if len(paths) == 1 else paths[0].parent) / "report.html"
+    write_text(out, render(records))
+    if figures:
+        for record in records:
+            draw_figures([record], record.path / "figures")
+        if len(records) > 1:
+            draw_figures(records, out.with_name(f"{out.stem}-figures"))
+    return out
+
+
+def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
+    """`msvq report`: the page of runs that a person names."""
+    for run in runs:
+        if not (run / "config.yaml").is_file():
+            raise BadInput(f"{str(run)!r} is not a run: there is no config.yaml in it")
+    if len(runs) > 1 and out is None:
+        raise BadInput("a page about several runs belongs to none of them; say where it goes with --out compare.html")
+    if out is not None and out.is_dir():
+        raise BadInput(f"--out {str(out)!r} is a directory; name a file such as {str(out / 'report.html')!r}")
+    return write_report(list(runs), out)
+
+
+def render(records: Sequence[Record]) -> str:
+    """The page as text."""
+    environment = Environment(
+        loader=PackageLoader("msvq", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    write_text(run / "report.html", page)
-    return run / "report.html"
+    environment.filters["number"] = number
+    maps = map_data(records)
+    scripts = [_resource(name) for name in SCRIPTS]
+    several = len(records) > 1
+    return environment.get_template("page.html").render(
+        title=" · ".join(record.title for record in records),
+        several=several,
+        runs=[_run(record, own_curves=not several) for record in records],
+        comparison=comparison(records) if several else None,
+        charts=charts(records, MAIN) if several else [],
+        more_charts=charts(records, MORE) if several else [],
+        map=maps,
+        map_json=without_sheets(maps) if maps else None,
+        map_start=first_views(maps) if maps else (0, 0),
+        style=Markup(_resource("page.css")),  # our own file
+        scripts=[Markup(script) for script in scripts],
+        hashes=[_hash(script) for script in scripts],
+    )
 
 
-def smooth(points: list[tuple[float, float]], num: int = 200) -> list[tuple[float, float]]:
-    """At most `num` points, each the mean of its stretch of the curve."""
-    chunks = np.array_split(np.array(points, dtype=float), min(num, len(points)))
-    return [(float(chunk[-1, 0]), float(chunk[:, 1].mean())) for chunk in chunks]
+def _run(record: Record, *, own_curves: bool) -> dict[str, Any]:
+    """What the page says about one run."""
+    has_knn = bool(record.curve("knn_top1"))
+    more = [curve for curve in MORE if curve.key != "false_negatives.all"]  # it is in the chart of all soft labels
+    found = {
+        "neighbours": neighbour_rows(record),
+        "confusion": confusion(record),
+        "gallery": gallery(record),
+        "soft_labels": soft_label_rows(record.false_negatives),
+    }
+    return {
+        "title": record.title,
+        "method": record.method,
+        "source": printable(record.source),
+        "how": _how(record, has_knn),
+        "num_skipped": record.num_skipped,
+        "verdict": verdict(record),
+        "charts": charts([record], MAIN) if own_curves else [],
+        "more_charts": charts([record], more) + teacher_charts(record) if own_curves else [],
+        "teacher_charts": teacher_charts(record),
+        "results": result_rows(record),
+        "false_negatives": record.false_negatives,
+        "false_negative_charts": false_negative_charts(record),
+        "by_class": class_rows(record.false_negatives),
+        "settings": _settings(record),
+        "environment": {key: printable(str(value)) for key, value in record.environment.items()},
+        "command": printable(
+            f"msvq pretrain --recipe {shlex.quote(str(record.path / 'config.yaml'))} --out runs/again"
+        ),
+        "absent": _absent(record, found),
+        **found,
+    }
 
 
-def _count_lines(path: Path) -> int:
-    """Rows of a CSV file after its header."""
-    if not path.is_file():
-        return 0
-    with path.open(encoding="utf-8", newline="") as file:
-        return max(0, sum(1 for _ in csv.reader(file)) - 1)
+def _how(record: Record, has_knn: bool) -> str:
+    if record.method == "supervised":
+        return "learned from labels."
+    return "learned without labels." + (" Labels are used only to judge the result." if has_knn else "")
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def _settings(record: Record) -> str:
+    kept = {key: value for key, value in record.settings.items() if key != "method_defaults"}
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True) if kept else ""
 
 
-def _read_neighbours(path: Path) -> list[dict[str, Any]]:
-    """Rows of a query and its neighbours, each a thumbnail with its class and whether that is the query's."""
-    if not path.is_file():
-        return []
-    with np.load(path, allow_pickle=False) as arrays:
-        saved = {name: arrays[name] for name in arrays.files}
-
-    def cell(image: NDArray[np.uint8], label: int, truth: int) -> dict[str, Any]:
-        name = str(saved["class_names"][label]) if label >= 0 else ""
-        return {"src": thumbnail(image), "name": name, "same": label >= 0 and label == truth}
-
-    rows = []
-    for index, truth in enumerate(saved["query_labels"]):
-        row: dict[str, Any] = {"labelled": truth >= 0, "query": cell(saved["queries"][index], truth, truth)}
-        for when in ("before", "after"):
-            found = zip(saved[when][index], saved[f"{when}_labels"][index], strict=True)
-            row[when] = [cell(image, label, truth) for image, label in found]
-        rows.append(row)
-    return rows
+def _absent(record: Record, found: dict[str, Any]) -> list[str]:
+    """What a reader may look for in vain, each with the file that would hold it."""
+    files = {
+        "the verdict on its health": (bool(record.analysis), "eval/analysis.json"),
+        "the map of its features": ((record.path / "eval" / "map.npz").is_file(), "eval/map.npz"),
+        "nearest neighbours": (bool(found["neighbours"]), "eval/neighbours.npz"),
+        "which classes are confused": (bool(found["confusion"]), "eval/knn.json"),
+        "the false negatives": (bool(found["gallery"] or found["soft_labels"]), "eval/gallery.npz"),
+    }
+    return [f"{what} ({file})" for what, (is_there, file) in files.items() if not is_there]
 
 
-def thumbnail(image: NDArray[np.uint8]) -> str:
-    """A picture uint8 [H, W, 3] as a PNG in a data address."""
-    picture = Image.fromarray(image)
-    factor = max(1, THUMBNAIL // max(picture.size))
-    picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+def _resource(name: str) -> str:
+    return (resources.files("msvq.report") / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    """What the page's security policy allows: these scripts, and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,11 +1,11 @@
 """Which device, and which number format on it."""
 
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
-from msvq.errors import BadInput
+from msvq.errors import BadInput, unknown
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,6 +25,15 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "meta":
         raise BadInput("device 'meta' holds no numbers, so nothing can be trained on it; use 'auto'")
     return device
+
+
+def check_precision(name: str) -> Precision:
+    """The name, if there is such a number format."""
+    known: tuple[Precision, ...] = get_args(Precision)
+    for precision in known:
+        if name == precision:
+            return precision
+    raise unknown("precision", name, known)
 
 
 def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:

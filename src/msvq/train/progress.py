@@ -3,7 +3,7 @@
 import time
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,7 +22,7 @@ class TrainingDisplay:
 
     def __init__(self, console: Console, *, total_steps: int, epochs: int) -> None:
         self.console, self.total_steps, self.epochs = console, total_steps, epochs
-        self.measured: dict[str, float] = {}  # by the names of the log
+        self.measured: dict[str, Any] = {}  # by the names of the log
         self.bar: Progress | None = None
         if console.is_terminal:
             self.bar = Progress(
@@ -67,5 +67,8 @@ class TrainingDisplay:
             self.console.print(f"epoch {epoch}/{self.epochs}  {facts}  {left} left", soft_wrap=True)
 
     def _facts(self, loss: float, images_per_second: float) -> str:
-        measured = "".join(shown.format(self.measured[key]) for key, shown in SHOWN.items() if key in self.measured)
+        known = [key for key in SHOWN if key in self.measured]
+        if "knn_top1" in known:  # what needs no labels stays in the log
+            known = [key for key in known if key.startswith("knn")]
+        measured = "".join(SHOWN[key].format(self.measured[key]) for key in known)
         return f"loss {loss:.3f}{measured}  {images_per_second:.0f} pictures/s"

@@ -1,6 +1,7 @@
 """The run's log: `metrics.jsonl`, one object per line."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,19 @@ class RunLog:
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **values}) + "\n")
+            file.write(json.dumps(finite({"kind": kind, **values})) + "\n")
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after `step`, so that a resumed run does not log it twice."""
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def finite(value: Any) -> Any:
+    """The value with null for whatever is no number: JSON has no other word for it."""
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

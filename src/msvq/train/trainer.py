@@ -14,9 +14,9 @@ from torch import Tensor
 from msvq.data.augment import Augment
 from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
-from msvq.methods.base import Batch, Method
+from msvq.methods.base import Batch, Loss, Method, Sight
 from msvq.settings import Section
-from msvq.train.checkpoint import save_checkpoint
+from msvq.train.checkpoint import save_best, save_checkpoint
 from msvq.train.compilation import compile_networks, compiles
 from msvq.train.limits import check_fit, enough_memory, wait
 from msvq.train.optim import make_optimiser, warmup_cosine
@@ -70,7 +70,7 @@ class Monitor(Protocol):
         """Whether to measure after so many epochs; asked for epoch 0 too, before training."""
         ...
 
-    def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
+    def measure(self, method: Method, epoch: int) -> Mapping[str, Any]:
         """The numbers, by the names they get in the log."""
         ...
 
@@ -80,6 +80,18 @@ class Monitor(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
+        ...
+
+
+class Observer(Protocol):
+    """What looks at the teachers while a method trains."""
+
+    def wants(self, step: int) -> bool:
+        """Whether to look at the coming step, counted from 0."""
+        ...
+
+    def observe(self, sights: Sequence[Sight], labels: Tensor) -> None:
+        """Look at a batch, or a part of one, with its labels [N]."""
         ...
 
 
@@ -97,12 +109,14 @@ class Trainer:
         display: TrainingDisplay,
         precision: str,
         monitors: Sequence[Monitor] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         check_fit(method, settings.batch_size, settings.accumulate)
         self.device = loader.device
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
         self.loader, self.augment, self.settings = loader, augment, settings
-        self.display, self.precision, self.monitors = display, precision, monitors
+        self.display, self.precision = display, precision
+        self.monitors, self.observers = monitors, observers
         self.checkpoints = directory / "checkpoints"
         self.log = RunLog(directory / "metrics.jsonl")
         self.optimiser = make_optimiser(
@@ -184,12 +198,16 @@ class Trainer:
         """Add `share` of a part's gradient to what is there."""
         views = self.augment(images, self.method.views, self.generator, size=self.resolution())
         with autocast(self.device, self.precision):
-            loss, logs = self.method(Batch(views, labels, self.step / self.total_steps, indices))
+            answer: Loss = self.method(Batch(views, labels, self.step / self.total_steps, indices))
+        loss = answer.value
         self.scaler.scale(loss * share).backward()
         value = float(loss.detach())  # after the backward pass, so that a GPU does not wait in between
         if not math.isfinite(value):
             raise NonFiniteLoss(f"the loss became {value} at step {self.step + 1}; {self._way_out()}")
-        return value, logs
+        for observer in self.observers:
+            if observer.wants(self.step):
+                observer.observe(answer.sights, labels)
+        return value, answer.logs
 
     def _way_out(self) -> str:
         return f"the last good checkpoint is kept in {self.checkpoints}; try a lower train.base_lr or --precision fp32"
@@ -209,11 +227,13 @@ class Trainer:
         )
 
     def _measure(self, epoch: int) -> None:
+        values: dict[str, Any] = {}
         for monitor in self.monitors:
             if monitor.due(epoch):
-                values = monitor.measure(self.method, epoch)
-                self.display.measured.update(values)
-                self.log.write("eval", {"step": self.step, "epoch": epoch, **values})
+                values |= monitor.measure(self.method, epoch)
+        if values:
+            self.display.measured.update(values)
+            self.log.write("eval", {"step": self.step, "epoch": epoch, **values})
         self.method.train()
 
     def save(self) -> None:
@@ -224,9 +244,13 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
             "generator": self.generator.get_state(),
-            "monitors": [monitor.state_dict() for monitor in self.monitors],
+            "monitors": {type(monitor).__name__: monitor.state_dict() for monitor in self.monitors},
         }
         save_checkpoint(self.checkpoints, state)
+
+    def save_best(self) -> None:
+        """Keep the method as it is now, apart from the checkpoints that a run goes on from."""
+        save_best(self.checkpoints, {"step": self.step, "method": self.method.state_dict()})
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
@@ -236,6 +260,6 @@ class Trainer:
         if state.get("scaler"):
             self.scaler.load_state_dict(state["scaler"])
         self.generator.set_state(state["generator"])
-        for monitor, saved in zip(self.monitors, state["monitors"], strict=True):
-            monitor.load_state_dict(saved)
+        for monitor in self.monitors:
+            monitor.load_state_dict(state["monitors"][type(monitor).__name__])
         self.log.rewind(self.step)

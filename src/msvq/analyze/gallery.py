@@ -1,0 +1,117 @@
+"""A closer look at a method's soft labels: the audit over many batches, and what they find, as pictures."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from msvq.analyze.false_negatives import Audit, top_entries, worst_pairs
+from msvq.data.augment import Augment
+from msvq.data.loader import Loader, derive_seed
+from msvq.data.store import DataSet
+from msvq.display import Display
+from msvq.evaluate.neighbours import choose_queries
+from msvq.files import write_atomically
+from msvq.methods.base import Batch, Loss, Method, Sight
+from msvq.model.queue import Queue
+from msvq.train.limits import wait
+from msvq.train.precision import autocast
+
+NUM_QUERIES, NUM_WORST, TOP = 10, 8, 5
+LOOKED_AT = 20  # batches of an audit after training
+LOOK = 2  # the stream of random numbers, beside the order's and the views'
+
+
+class Gaze:
+    """A copy of a method that looks at batches as in training, but learns nothing: its teachers stay as they are.
+
+    `places` [Q]: which training picture each slot of the queues holds; -1 until that is known.
+    """
+
+    def __init__(self, method: Method, loader: Loader, augment: Augment, precision: str) -> None:
+        self.method = copy.deepcopy(method).train()
+        wait(self.method, teachers=True, queues=False)
+        self.loader, self.augment, self.precision = loader, augment, precision
+        self.generator = torch.Generator().manual_seed(derive_seed(loader.seed, LOOK))
+        self.queue = next((module for module in self.method.modules() if isinstance(module, Queue)), None)
+        self.places = torch.full((len(self.queue) if self.queue is not None else 0,), -1)
+
+    @torch.no_grad()
+    def batches(self) -> Iterator[tuple[tuple[Sight, ...], Tensor, Tensor]]:
+        """Sights, labels [N] and indices [N] of batch after batch, without end; read each before the next is asked."""
+        epoch = -1
+        while True:
+            epoch += 1
+            for images, labels, indices in self.loader.epoch(epoch):
+                views = self.augment(images, self.method.views, self.generator)
+                pointer = 0 if self.queue is None else int(self.queue.pointer)
+                before = 0 if self.queue is None else int(self.queue.pushed)
+                with autocast(self.loader.device, self.precision):
+                    answer: Loss = self.method(Batch(views, labels, 1.0, indices))
+                yield answer.sights, labels, indices
+                if self.queue is not None:
+                    num = int(self.queue.pushed) - before
+                    slots = (pointer + torch.arange(num)) % len(self.queue)
+                    self.places[slots] = indices.cpu().repeat(-(-num // len(indices)))[:num]
+
+
+def look(
+    method: Method, data: DataSet, loader: Loader, augment: Augment, *, precision: str, display: Display
+) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]] | None]:
+    """The audit of a trained method's soft labels and a gallery of what they find; (None, None) if it has none."""
+    gaze = Gaze(method, loader, augment, precision)
+    if gaze.queue is None:
+        return None, None
+    refill = -(-len(gaze.queue) // loader.batch_size)
+    audit, gallery = Audit(), None
+    with display.task("looking at the soft labels", refill + LOOKED_AT) as advance:
+        for number, (sights, labels, indices) in enumerate(gaze.batches()):
+            if not sights:
+                return None, None
+            if number >= refill and gallery is None:
+                gallery = make_gallery(sights, labels.cpu(), indices.cpu(), gaze.places, data, loader)
+            if number >= refill:
+                audit.add(sights, labels)
+            advance(1)
+            if number + 1 == refill + LOOKED_AT:
+                break
+    return audit.result(), gallery
+
+
+def make_gallery(
+    sights: tuple[Sight, ...], labels: Tensor, indices: Tensor, places: Tensor, data: DataSet, loader: Loader
+) -> dict[str, NDArray[Any]]:
+    """Pictures of a few samples of a batch, what each soft label finds most similar, and the worst mistakes."""
+    pictures, known = loader.pictures, torch.from_numpy(loader.pictures.labels)
+    rows = choose_queries(labels, max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
+    arrays: dict[str, NDArray[Any]] = {
+        "queries": pictures.take(indices[rows].numpy()),
+        "query_labels": labels[rows].numpy(),
+        "views": np.array([sight.name for sight in sights]),
+        "class_names": np.array(data.class_names, dtype=str),
+    }
+    found = [top_entries(sight._replace(z=sight.z[rows.to(sight.z.device)]), TOP) for sight in sights]
+    slots = torch.stack([slots.cpu() for slots, _ in found])  # [V, M, 5]
+    which = places[slots]
+    shape = pictures.images.shape[1:]
+    arrays["found_images"] = pictures.take(which.reshape(-1).numpy()).reshape(*which.shape, *shape)
+    arrays["found_labels"] = known[which].numpy()
+    arrays["found_weights"] = torch.stack([weights.cpu() for _, weights in found]).numpy()
+    worst = [pair for sight in sights for pair in worst_pairs(sight, labels, NUM_WORST)]
+    worst = list({int(row): (row, slot, weight) for row, slot, weight in sorted(worst, key=lambda p: p[2])}.values())
+    worst = sorted(worst, key=lambda pair: -pair[2])[:NUM_WORST]
+    pairs = np.array([[int(indices[row]), int(places[slot])] for row, slot, _ in worst], np.int64).reshape(-1, 2)
+    arrays["worst_images"] = pictures.take(pairs.reshape(-1)).reshape(-1, 2, *shape)
+    arrays["worst_labels"] = loader.pictures.labels[pairs]
+    arrays["worst_weights"] = np.array([weight for *_, weight in worst], np.float32)
+    return arrays
+
+
+def save_gallery(path: Path, gallery: dict[str, NDArray[Any]]) -> None:
+    """Write a gallery, without anything that would have to be unpickled."""
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **gallery))

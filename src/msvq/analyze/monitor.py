@@ -1,0 +1,95 @@
+"""What is looked at while a run trains: health of features, teachers and queues, and the audit of the soft labels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from torch import Tensor
+
+from msvq.analyze.collapse import Verdict, verdict
+from msvq.analyze.false_negatives import Audit
+from msvq.analyze.health import HealthMonitor, queue_health, teacher_distances
+from msvq.methods.base import Method, Sight
+from msvq.settings import Section
+
+
+class AnalyzeSettings(Section):
+    """How often a run looks at itself, and at how much."""
+
+    every: Annotated[int, Ge(1)] | None = None  # epochs between looks; None: as evaluate.every
+    batches: Annotated[int, Ge(1)] = 20  # the last of such an epoch, whose soft labels are audited
+    map: Annotated[int, Ge(0)] = 1500  # pictures on the embedding map after training; 0: no map
+
+
+class AnalysisMonitor:
+    """Measures between epochs, and audits the soft labels of an epoch's last batches as they are made.
+
+    `warn` is called when the verdict turns for the worse.
+    """
+
+    def __init__(
+        self,
+        health: HealthMonitor,
+        settings: AnalyzeSettings,
+        *,
+        batch_size: int,
+        steps_per_epoch: int,
+        warn: Callable[[Verdict], None] = lambda verdict: None,
+    ) -> None:
+        self.health, self.batch_size, self.warn = health, batch_size, warn
+        self.steps, self.first = steps_per_epoch, max(0, steps_per_epoch - settings.batches)
+        self.audit = Audit()
+        self.history: list[dict[str, float]] = []
+        self.state = "unknown"
+
+    def due(self, epoch: int) -> bool:
+        """Every `analyze.every` epochs, before the first and after the last."""
+        return self.health.due(epoch)
+
+    def wants(self, step: int) -> bool:
+        """Whether the step, counted from 0, is one of the last of an epoch that is looked at."""
+        return step % self.steps >= self.first and self.due(step // self.steps + 1)
+
+    def observe(self, sights: Sequence[Sight], labels: Tensor) -> None:
+        """Audit the soft labels of a batch."""
+        if sights:
+            self.audit.add(sights, labels)
+
+    def measure(self, method: Method, epoch: int) -> Mapping[str, Any]:
+        """The numbers, by the names they get in the log."""
+        numbers = {**self.health.measure(method, epoch), **teacher_distances(method)}
+        for name, value in queue_health(method).items():
+            numbers[f"queue_{name}"] = value / self.batch_size if name.startswith("age") else value  # in steps
+        self.history.append(numbers)
+        self._judge()
+        found = curves(self.audit.result())
+        self.audit.reset()
+        return {**numbers, **found}
+
+    def _judge(self) -> None:
+        now = verdict(self.history)
+        if now.state != self.state and now.state in ("collapsing", "collapsed"):
+            self.warn(now)
+        self.state = now.state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was measured so far, and the audit as far as it is."""
+        return {"history": self.history, "state": self.state, "audit": self.audit.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.history, self.state = list(state["history"]), state["state"]
+        self.audit.load_state_dict(state["audit"])
+
+
+def curves(audit: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an audit is worth a curve, by the names of the log; nothing if nothing was audited."""
+    views = [name for name in audit if name.startswith("view")]
+    if not views:
+        return {}
+    found = {name: audit[name]["found"] for name in (*views, "all")}
+    labels = {name: {key: audit[name][key] for key in ("mass", "entropy")} for name in views}
+    lines = (
+        {"false_negatives": found, "same_class_share": audit["same_class_share"]} if None not in found.values() else {}
+    )
+    return {**lines, "soft_labels": labels, "disagreement": audit["disagreement"]}

@@ -1,0 +1,63 @@
+"""The command line: one thin function per command; the work is done elsewhere."""
+
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from msvq.cli import judging, knowledge, training
+from msvq.cli.options import app
+from msvq.display import printable
+from msvq.errors import BadInput
+from msvq.version import __version__
+
+__all__ = ["app", "main"]
+
+# Each module registers its commands; the help lists them in the order in which a person needs them.
+MODULES = (training, judging, knowledge)
+app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
+
+UsageError: Any = typer.BadParameter.__base__  # its home differs between the versions of typer
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command. Bad input is answered with one sentence and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments
+    try:
+        code = app([a for a in arguments if a != "--debug"], prog_name="msvq", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (BadInput, UsageError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        sentence = error.format_message() if isinstance(error, UsageError) else str(error)
+        if not sentence:  # `msvq` alone: the help has been shown
+            sys.exit(2)
+        if isinstance(error, OSError) and error.filename:
+            sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
+        Console(stderr=True).print(
+            f"msvq: {printable(sentence)}", style="red", soft_wrap=True, markup=False, highlight=False
+        )
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        way_out = "; continue the run with --resume" if "pretrain" in arguments else ""
+        Console(stderr=True).print(f"msvq: interrupted{way_out}")
+        sys.exit(130)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"msvq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, on any command.")] = False,
+) -> None:
+    """Options of every command."""

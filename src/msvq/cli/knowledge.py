@@ -1,0 +1,66 @@
+"""Commands that look things up: the data before training, the known data sets, the methods."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+
+from msvq.cli.options import Overrides, app
+
+
+@app.command()
+def doctor(
+    data: Annotated[
+        str, typer.Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
+    ],
+    data_root: Annotated[Path | None, typer.Option(help="Where the named data set is.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
+    settings: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all names, instead of text.")] = False,
+) -> None:
+    """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
+
+    The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
+    """
+    from msvq import doctor as check
+    from msvq.display import Display
+
+    display = Display(Console(stderr=True))
+    report, findings = check.examine_data(
+        data, data_root=data_root, download=download, overrides=settings or [], display=display
+    )
+    if as_json:
+        typer.echo(check.as_json(report, findings))
+    else:
+        check.show(report, findings, Console())
+    raise typer.Exit(int(any(finding.severity == "hurts" for finding in findings)))
+
+
+@app.command()
+def datasets(
+    data_root: Annotated[Path | None, typer.Option(help="Look here instead of the folder for downloads.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the known data sets, where they are and whether they are complete; and what has been packed.
+
+    Example: msvq datasets --data-root ~/data
+    """
+    from msvq.catalogue import show_catalogue
+
+    show_catalogue(data_root, as_json=as_json, console=Console())
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: paper, views, teachers, queues, and student passes in a step."""
+    from msvq.methods.overview import overview
+
+    rows = overview()
+    columns = (Column(name, no_wrap=name in ("name", "paper", "views")) for name in rows[0])
+    table = Table(*columns, box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console().print(table)

@@ -1,0 +1,32 @@
+"""The application, and the options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="msvq",
+    help="Learn an image encoder from unlabelled pictures, and see whether it worked.",
+    epilog="Start with: msvq demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+
+Recipe = Annotated[
+    str | None, typer.Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)")
+]
+Data = Annotated[
+    str | None, typer.Option(help="What 'msvq pretrain --data' takes. (default: the recipe's, or patterns)")
+]
+Root = Annotated[Path | None, typer.Option(help="Where the named data set is.")]
+MethodName = Annotated[
+    str | None, typer.Option(help="Name of a method, or path/to/file.py:ClassName. (default: the recipe's)")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, mps ... (default: auto)")]
+PrecisionName = Annotated[str | None, typer.Option(help="As for 'msvq pretrain'. (default: auto)")]

@@ -1,0 +1,124 @@
+"""Which labelled pictures a protocol learns from, and augmented batches of them."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy import int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from msvq.data.augment import Augment, ViewSettings
+from msvq.data.loader import ORDER, VIEWS, derive_seed
+from msvq.data.store import DataSet, Pictures
+from msvq.data.stream import Streamed
+from msvq.errors import BadInput
+
+Rows = NDArray[int64]
+
+PLAIN = ViewSettings(crop_area=(0.08, 1.0), flip=0.5)  # methods.md 1.2, linear-eval train
+
+
+def usable_rows(labels: NDArray[int64], rows: Rows | None = None) -> Rows:
+    """Those of `rows` (None: of all) that have a label; two classes or more, or there is nothing to learn."""
+    chosen = np.arange(len(labels)) if rows is None else np.asarray(rows, int64)
+    known = chosen[labels[chosen] >= 0]
+    if not len(known):
+        raise BadInput("there is no labelled picture to learn from; give labelled data or a larger share of the labels")
+    if (labels[known] == labels[known[0]]).all():
+        raise BadInput(
+            f"all of the {len(known)} labelled pictures to learn from are of one class; "
+            f"give pictures of two classes or more"
+        )
+    return known
+
+
+def _take(labels: NDArray[int64], seed: int, count: Callable[[int], int]) -> tuple[Rows, Rows]:
+    """Sorted row numbers of `count(n)` of the n pictures of each class, at random, and of the others."""
+    if not (labels >= 0).any():
+        raise BadInput("there is no labelled picture to choose from; give labelled data")
+    generator = np.random.default_rng(seed)
+    taken, others = [], []
+    for label in np.unique(labels[labels >= 0]):
+        # The first of one order, so that a smaller share is part of a larger one.
+        members = generator.permutation(np.flatnonzero(labels == label).astype(int64))
+        num = count(len(members))
+        taken.append(members[:num])
+        others.append(members[num:])
+    return np.sort(np.concatenate(taken)), np.sort(np.concatenate(others))
+
+
+def _nearest(share: float, num: int) -> int:
+    """`share * num`, a half rounded up whatever stands beside it: classes of one size stay of one size."""
+    return int(np.floor(share * num + 0.5))
+
+
+def stratified(labels: NDArray[int64], share: float, seed: int) -> Rows:
+    """Sorted row numbers of a share of each class, the nearest whole number of pictures but at least one.
+
+    Rows labelled -1 are never chosen; a smaller share of the same seed is part of a larger one.
+    """
+    if not 0 < share <= 1:
+        raise BadInput(f"a share of the labels lies above 0 and is at most 1, not {share}")
+    return _take(labels, seed, lambda num: max(1, _nearest(share, num)))[0]
+
+
+def held_out(labels: NDArray[int64], share: float, seed: int) -> tuple[Rows, Rows]:
+    """Sorted row numbers of what remains and of a held-out share of each class: disjoint, together all labelled rows.
+
+    Of a class of two pictures or more at least one is held out and at least one remains; a single one remains.
+    """
+    if not 0 < share < 1:
+        raise BadInput(f"the share to hold out lies between 0 and 1, not {share}")
+    held, rest = _take(labels, seed, lambda num: min(num - 1, max(1, _nearest(share, num))))
+    return rest, held
+
+
+def select(pictures: Pictures, rows: Rows) -> Pictures:
+    """Some of the pictures, without copying them."""
+    images, labels = pictures.images, pictures.labels[rows]
+    if isinstance(images, Streamed):
+        return Pictures(Streamed(images.stream, images.positions[rows]), labels)
+    return Pictures(images, labels, rows=rows if pictures.rows is None else pictures.rows[rows])
+
+
+class LabelledViews:
+    """Shuffled batches of augmented training crops with their labels, a pure function of (seed, epoch).
+
+    The last batch of an epoch is as small as it comes; `even` makes all of them equal to within one picture instead.
+    """
+
+    def __init__(
+        self,
+        data: DataSet,
+        rows: Rows | None,
+        *,
+        view: ViewSettings,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        even: bool = False,
+    ) -> None:
+        self.pictures = select(data.bank, usable_rows(data.bank.labels, rows))
+        self.labels = torch.from_numpy(self.pictures.labels)
+        self.num_classes = max(
+            data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.bank, data.test))
+        )
+        self.augment = Augment({"plain": view}, size=data.size, mean=data.mean, std=data.std)
+        self.batch_size, self.seed, self.device, self.even = batch_size, seed, device, even
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self.pictures) // self.batch_size)
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches: views [N, 3, size, size], normalised, in channels_last; labels [N]."""
+        shuffle, generator = (
+            torch.Generator().manual_seed(derive_seed(self.seed, kind, epoch)) for kind in (ORDER, VIEWS)
+        )
+        order = torch.randperm(len(self.pictures), generator=shuffle).numpy()
+        cuts = range(self.batch_size, len(order), self.batch_size)
+        batches = np.array_split(order, len(self)) if self.even else np.split(order, cuts)
+        for images, indices in self.pictures.batches(batches):
+            (views,) = self.augment(torch.from_numpy(images).to(self.device), ["plain"], generator)
+            yield views, self.labels[torch.from_numpy(indices)].to(self.device)

@@ -1,0 +1,119 @@
+"""Which curves the page draws, from which keys of `metrics.jsonl`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from msvq.report.chart import Series, line_chart
+from msvq.report.records import Points, Record
+
+MAX_POINTS = 200
+VIEWS = ("view2", "view3", "view4")
+ALL_VIEWS = (*VIEWS, "all")
+
+
+class Curve(NamedTuple):
+    """One chart: a key of the log, told for a reader."""
+
+    key: str
+    title: str
+    note: str = ""
+    unit: str = ""
+    kind: str = "eval"
+
+
+MAIN = (
+    Curve("knn_top1", "kNN accuracy", "How often nearest neighbours vote for the right class. Higher is better.", " %"),
+    Curve(
+        "loss",
+        "Loss",
+        "The targets move with the teachers and queues, so a loss that stays level may still teach.",
+        kind="step",
+    ),
+    Curve("rank", "Rank of the features", "Directions that the features really use. Near 1: the encoder collapsed."),
+    Curve("feature_std", "Spread of the features", "How far pictures lie apart. Near 0: the encoder collapsed."),
+    Curve("lr", "Learning rate", "A rise to warm up, then a slow fall to 0 is as it should be.", kind="step"),
+)
+MORE = (
+    Curve("false_negatives.all", "False negatives found", "By all soft labels together, for each picture."),
+    Curve("knn_top1_val", "kNN accuracy, validation", "On pictures kept aside from training.", " %"),
+    Curve("alignment", "Alignment", "Distance of two views of one picture. Lower: views agree."),
+    Curve("uniformity", "Uniformity", "How evenly pictures spread over the sphere. Lower: more evenly."),
+    Curve("embedding_rank", "Rank of the embedding", "As above, behind the projection head."),
+    Curve("embedding_std", "Spread of the embedding", "As above, behind the projection head."),
+    Curve("kl", "Divergence from the targets", "The part of the loss that the student can still remove.", kind="step"),
+    Curve("same_class_share", "Same class in the queue", "Share of the negatives that are false ones."),
+    Curve("disagreement", "Disagreement of soft labels", "0: all find the same pictures, so one would do."),
+    Curve("queue_filled", "Queue filled", "How much of the queue holds pictures already."),
+    Curve("queue_age", "Age of the queue", "How long negatives have waited. Old ones were seen by an older teacher."),
+    Curve("images_per_second", "Pictures per second", kind="epoch"),
+)
+# Several curves of one run in one chart.
+TEACHERS = {
+    "student_teacher1": "student and teacher 1",
+    "student_teacher2": "student and teacher 2",
+    "teacher1_teacher2": "teacher 1 and teacher 2",
+}
+
+
+def smooth(points: Points, num: int = MAX_POINTS) -> Points:
+    """At most `num` points, each the mean of its stretch of the curve."""
+    chunks = np.array_split(np.array(points, dtype=float), min(num, len(points)))
+    return [(float(chunk[-1, 0]), float(chunk[:, 1].mean())) for chunk in chunks]
+
+
+def charts(records: Sequence[Record], curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """A chart for each curve that some run has, the runs overlaid."""
+    drawn = []
+    for curve in curves:
+        points = [record.curve(curve.key, curve.kind) for record in records]
+        series = [
+            Series(record.title, smooth(found), style)
+            for style, (record, found) in enumerate(zip(records, points, strict=True))
+            if len(found) > 1
+        ]
+        if series:
+            drawn.append(_chart(curve, series, x_label=_x_label(records, curve.kind)))
+    return drawn
+
+
+def teacher_charts(record: Record) -> list[dict[str, Any]]:
+    """How far student and teachers agree, in one chart."""
+    note = "Similarity of their embeddings of one picture. Teachers that are one and the same (1.0) add nothing."
+    return _together(record, Curve("", "Student and teachers", note), TEACHERS)
+
+
+def false_negative_charts(record: Record) -> list[dict[str, Any]]:
+    """What the soft labels found over the epochs, as the paper's figure 5; and how they weigh."""
+    found = Curve(
+        "",
+        "False negatives found, of the top 5",
+        "“all” counts what the labels find together: the further above the others, the more they add to one another.",
+    )
+    mass = Curve("", "Weight on the right class", "Share of a soft label that lies on pictures of the query's class.")
+    entropy = Curve("", "Entropy of the soft labels", "0: all weight on one picture. High: spread over many.")
+    return [
+        *_together(record, found, {f"false_negatives.{view}": view for view in ALL_VIEWS}),
+        *_together(record, mass, {f"soft_labels.{view}.mass": view for view in VIEWS}),
+        *_together(record, entropy, {f"soft_labels.{view}.entropy": view for view in VIEWS}),
+    ]
+
+
+def _together(record: Record, curve: Curve, names: dict[str, str]) -> list[dict[str, Any]]:
+    found = {name: record.curve(key) for key, name in names.items()}
+    series = [
+        Series(name, smooth(points), style) for style, (name, points) in enumerate(found.items()) if len(points) > 1
+    ]
+    return [_chart(curve, series, x_label="epoch")] if series else []
+
+
+def _chart(curve: Curve, series: list[Series], *, x_label: str) -> dict[str, Any]:
+    chart = line_chart(series, x_label=x_label, y_label=curve.title, unit=curve.unit)
+    return {"title": curve.title, "note": curve.note, "chart": chart}
+
+
+def _x_label(records: Sequence[Record], kind: str) -> str:
+    """Steps are told as epochs, unless no epoch is over."""
+    over = any(line.get("kind") == "epoch" for record in records for line in record.metrics)
+    return "epoch" if over or kind != "step" else "step"

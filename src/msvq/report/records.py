@@ -1,0 +1,137 @@
+"""A run's files, read once for the page. Every file may be missing: a run may be young, or measured in part."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from msvq.display import printable
+from msvq.errors import BadInput
+from msvq.train.runlog import read_metrics
+
+Points = list[tuple[float, float]]
+
+KINDS = ("knn", "linear", "probe", "finetune")  # the order of the table
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run directory says."""
+
+    path: Path
+    title: str
+    settings: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    results: Sequence[Mapping[str, Any]]
+    demo: Mapping[str, float]
+    analysis: Mapping[str, Any]
+    num_skipped: int
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(_block(self.settings, "method").get("name", "unknown method"))
+
+    @property
+    def source(self) -> str:
+        """The data's name or folder."""
+        return str(_block(self.settings, "data").get("source", "unknown data"))
+
+    @property
+    def false_negatives(self) -> Mapping[str, Any]:
+        """The audit of the soft labels; empty for a method without any."""
+        return _block(self.analysis, "false_negatives")
+
+    def curve(self, key: str, kind: str = "eval") -> Points:
+        """(epoch, value) of a key of the log, dots for keys of keys; steps are told as parts of epochs."""
+        lines = [line for line in self.metrics if line.get("kind") == kind and _is_number(_dig(line, key))]
+        if kind == "step":
+            return [(line["step"] / self.steps_per_epoch, float(_dig(line, key))) for line in lines]
+        return [(float(line["epoch"]), float(_dig(line, key))) for line in lines]
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in an epoch; 1 while the first is not over, and its length not known."""
+        whole = [line for line in self.metrics if line.get("kind") == "epoch" and line.get("epoch")]
+        return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else 1.0
+
+    def result(self, kind: str) -> Mapping[str, Any]:
+        """The first result of a kind of protocol, or nothing."""
+        return next((result for result in self.results if result.get("kind") == kind), {})
+
+    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        """The arrays of eval/<name>.npz, or nothing."""
+        path = self.path / "eval" / f"{name}.npz"
+        if not path.is_file():
+            return {}
+        with np.load(path, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+
+
+def read_record(run: Path) -> Record:
+    """Read a run directory."""
+    if not run.is_dir():
+        raise BadInput(f"{str(run)!r} is not a run directory")
+    config = run / "config.yaml"
+    found = [_read_json(path) for path in sorted((run / "eval").glob("*.json"))]
+    results = [result for result in found if "protocol" in result]
+    results.sort(key=lambda result: KINDS.index(result["kind"]) if result.get("kind") in KINDS else len(KINDS))
+    return Record(
+        path=run,
+        title=printable(run.resolve().name),
+        settings=(yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else None) or {},
+        environment=_read_json(run / "environment.json"),
+        metrics=read_metrics(run / "metrics.jsonl"),
+        results=results,
+        demo=_read_json(run / "eval" / "demo.json"),
+        analysis=_read_json(run / "eval" / "analysis.json"),
+        num_skipped=_count_rows(run / "skipped.csv"),
+    )
+
+
+def read_records(runs: Iterable[Path]) -> list[Record]:
+    """Read several runs; those of one name are told apart by their folders."""
+    records = [read_record(run) for run in runs]
+    titles = [record.title for record in records]
+    for record in records:
+        if titles.count(record.title) > 1:
+            longer = printable("/".join(record.path.resolve().parts[-2:]))
+            object.__setattr__(record, "title", longer)
+    return records
+
+
+def _count_rows(path: Path) -> int:
+    """Rows of a CSV file after its header."""
+    if not path.is_file():
+        return 0
+    with path.open(encoding="utf-8", newline="") as file:
+        return max(0, sum(1 for _ in csv.reader(file)) - 1)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = settings.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _dig(line: Mapping[str, Any], key: str) -> Any:
+    found: Any = line
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

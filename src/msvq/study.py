@@ -1,0 +1,115 @@
+"""What a trained method leaves for a person to look at: accuracy, audit, gallery, map, neighbours, report."""
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from msvq.analyze.collapse import verdict
+from msvq.analyze.embedding_map import save_map
+from msvq.analyze.gallery import look, save_gallery
+from msvq.analyze.health import HealthMonitor, Pairs, queue_health, teacher_distances
+from msvq.building import build_method, make_augment
+from msvq.config import Settings
+from msvq.data.loader import Loader
+from msvq.data.store import DataSet
+from msvq.display import Display
+from msvq.evaluate.features import feature_function
+from msvq.evaluate.knn import KnnSettings
+from msvq.evaluate.neighbours import save_neighbours
+from msvq.evaluation import identity, measure, save_result
+from msvq.files import write_text
+from msvq.methods import Method
+from msvq.protocols import Subject
+from msvq.run import Run
+from msvq.train.precision import autocast
+from msvq.train.runlog import finite
+
+ALIGNED = 2000  # pictures of which two views are compared
+
+
+def study(
+    run: Run,
+    settings: Settings,
+    data: DataSet,
+    method: Method,
+    loader: Loader,
+    *,
+    checkpoint: str = "last",
+    step: int,
+    display: Display,
+) -> dict[str, Any]:
+    """Look at a trained method and write what is seen to RUN/eval. Returns what `analysis.json` holds."""
+    folder, precision = run.path / "eval", settings.train.precision
+    suffix = "" if checkpoint == "last" else f"-{checkpoint}"
+    encoder = method.encoder
+    if data.has_labels:
+        subject = Subject(encoder, settings.backbone, data, loader.device, precision, display)
+        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(data.bank)), temp=settings.evaluate.knn_temp)
+        found = measure("knn", subject, vote)
+        place = {"data": data.name, "data_fingerprint": data.fingerprint(), "checkpoint": checkpoint, "step": step}
+        save_result(run.path, {"protocol": identity("knn", vote, {}), **found, **place}, transfer=None, changes={})
+    audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)
+    if gallery is not None:
+        save_gallery(folder / f"gallery{suffix}.npz", gallery)
+    fresh = build_method(settings, data.size).to(loader.device).encoder  # as it was before training, from the seed
+    with display.busy("drawing the embedding map"):
+        features = feature_function(data, loader.device, precision)
+        encoders = {"before": fresh, "after": encoder}
+        if settings.analyze.map:
+            save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)
+        save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
+    history = [line for line in run.metrics() if "rank" in line and line["step"] <= step]
+    if not history or history[-1]["step"] != step:  # a checkpoint between two looks
+        monitor = HealthMonitor(data.train, every=1, epochs=1, features=features)
+        history.append(dict(monitor.measure(method, 1)))
+    judged = verdict(history)
+    result = {
+        "checkpoint": checkpoint,
+        "step": step,
+        "verdict": {"state": judged.state, "sentence": judged.sentence, "advice": list(judged.advice)},
+        "health": {
+            key: value for key, value in history[-1].items() if isinstance(value, float) and not key.startswith("knn")
+        },
+        "false_negatives": None if audit is None else named(audit, data),
+        "teachers": teacher_distances(method),
+        "queues": {
+            name: value / loader.batch_size if name.startswith("age") else value
+            for name, value in queue_health(method).items()
+        },
+    }
+    write_text(folder / f"analysis{suffix}.json", json.dumps(finite(result), indent=1) + "\n")
+    return result
+
+
+def named(audit: dict[str, Any], data: DataSet) -> dict[str, Any]:
+    """An audit whose classes have their names."""
+    names = {str(number): name for number, name in enumerate(data.class_names)}
+    rows = {
+        names.get(key, key): {"samples": row["samples"], **row["found"], "mass": row["mass"]["all"]}
+        for key, row in audit["by_class"].items()
+    }
+    return {**audit, "by_class": rows}
+
+
+def pair_function(settings: Settings, data: DataSet, device: torch.device) -> Pairs:
+    """An encoder's features of two weak views of the same pictures, always the same ones."""
+    augment, kept = make_augment(settings, data), data.train.thinned(ALIGNED)
+
+    def pairs(encoder: nn.Module) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        was_training = encoder.training
+        encoder.eval()
+        found: list[tuple[Tensor, ...]] = []
+        try:
+            for images in kept.in_order(500):
+                views = augment(torch.from_numpy(images).to(device), ("weak", "weak"), generator)
+                with torch.no_grad(), autocast(device, settings.train.precision):
+                    found.append(tuple(encoder(view).float().cpu() for view in views))
+        finally:
+            encoder.train(was_training)
+        first, second = (torch.cat(part) for part in zip(*found, strict=True))
+        return first, second
+
+    return pairs

@@ -1,0 +1,134 @@
+"""Weights of a run, from any of its checkpoints: the encoder that is judged, or the whole method."""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from msvq.errors import BadInput
+from msvq.methods import METHODS, Method
+from msvq.methods.external import is_external, register_file
+from msvq.model.backbones import make_backbone
+from msvq.run import Run
+from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
+
+BACKBONE = re.compile(r"(?:base\.)*student\.backbone\.")  # a method's encoder in its state; a wrapper has a base
+
+
+class Weights(NamedTuple):
+    """An encoder in eval mode, and where it came from."""
+
+    encoder: nn.Module
+    checkpoint: str  # "last", "best", or the name of a file
+    step: int | None  # None where the file does not say
+
+
+def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
+    """The run's encoder: "last", "best" (by held-out pictures), or a file (.ckpt or .safetensors)."""
+    encoder = make_backbone(run.config.backbone, trained_size(run))
+    path = checkpoint_path(run, checkpoint)
+    if path.suffix == ".safetensors":
+        state, step = _read_safetensors(path), None
+        if path == run.path / "encoder.safetensors":
+            step = max((line["step"] for line in run.metrics()), default=None)
+    else:
+        saved = read_state(path)
+        state, step = encoder_state(saved["method"]), saved.get("step")
+    _fill(encoder, state, path)
+    name = checkpoint if checkpoint in ("last", "best") else path.stem
+    return Weights(encoder.eval().requires_grad_(False), name, step)
+
+
+def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None) -> tuple[Method, str, int]:
+    """The run's whole method with teachers and queues, the checkpoint's name and its step.
+
+    `method`: the file of a method of one's own, which is run only because it is named here.
+    """
+    name = run.config.method_name
+    if is_external(name):
+        if method is None:
+            raise BadInput(f"the method is code in a file; to allow that, name it yourself: --method {name}")
+        register_file(method)
+        name = method
+    elif method is not None and method != name:
+        raise BadInput(f"the run is of method {name}, not {method}; leave out --method")
+    path = checkpoint_path(run, checkpoint, whole=True)
+    saved = read_state(path)
+    backbone = make_backbone(run.config.backbone, trained_size(run))
+    built = METHODS[name](backbone, **run.config.method_options)
+    _fill(built, saved["method"], path)
+    label = checkpoint if checkpoint in ("last", "best") else path.stem
+    return built, label, int(saved.get("step", 0))
+
+
+def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
+    """The file that a name of a checkpoint means. `whole`: with teachers and queues, not the encoder alone."""
+    folder = run.path / "checkpoints"
+    if checkpoint == "best":
+        if not (folder / BEST).is_file():
+            raise BadInput(
+                f"{run.path} has no best checkpoint: it is kept where labels can tell; use --checkpoint last"
+            )
+        return folder / BEST
+    if checkpoint == "last":
+        finished = run.path / "encoder.safetensors"
+        if finished.is_file() and not whole:
+            return finished
+        found = [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
+        if not found:
+            raise BadInput(f"{run.path} has no checkpoint; finish the run with --resume")
+        return found[0]
+    path = Path(checkpoint).expanduser()
+    if not path.is_file():
+        raise BadInput(f"there is no checkpoint {checkpoint!r}; give last, best or the path of a file")
+    if path.suffix not in (".ckpt", ".safetensors"):
+        raise BadInput(f"{checkpoint!r} is no checkpoint: it is a .ckpt of a run or a .safetensors of an encoder")
+    if whole and path.suffix == ".safetensors":
+        raise BadInput(f"{checkpoint!r} holds an encoder alone; teachers and queues are in a run's .ckpt files")
+    return path
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """A checkpoint's content."""
+    saved = read_checkpoint(path)
+    if saved is None or "method" not in saved:
+        raise BadInput(f"{str(path)!r} is damaged, or no checkpoint of msvq; take another with --checkpoint")
+    return saved
+
+
+def encoder_state(method: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The encoder's part of a method's state, whatever the method."""
+    found = {match.end(): name for name in method if (match := BACKBONE.match(name))}
+    ends = max(found, default=0)
+    return {name[ends:]: value for name, value in method.items() if ends and BACKBONE.match(name)}
+
+
+def trained_size(run: Run) -> int:
+    """The side of the crops that the run was trained on."""
+    size = run.config.data.size
+    if size is None:
+        raise BadInput(f"{run.path} was never begun: its config.yaml does not say at which size it is trained")
+    return size
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError):
+        raise BadInput(f"{str(path)!r} is damaged, or no safetensors file; take another with --checkpoint") from None
+
+
+def _fill(module: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
+    """Load weights, or say what of them does not fit."""
+    own = module.state_dict()
+    missing = [name for name in own if name not in state]
+    wrong = [name for name in own if name in state and state[name].shape != own[name].shape]
+    if missing or wrong:
+        name = (wrong or missing)[0]
+        what = f"{name} is {list(state[name].shape)}, not {list(own[name].shape)}" if wrong else f"{name} is not in it"
+        raise BadInput(f"{str(path)!r} is of another network than the run's: {what}; give a checkpoint of this run")
+    module.load_state_dict({name: state[name] for name in own})

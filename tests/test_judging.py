@@ -1,0 +1,213 @@
+"""msvq evaluate, analyze and report as a person uses them, on one small run, and what they may get wrong."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import msvq
+from msvq.cli import main
+from msvq.data.patterns import CLASS_NAMES, make_patterns
+from msvq.evaluation import evaluate
+from msvq.protocols import PROTOCOLS
+from msvq.weights import load_encoder
+
+SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
+    return msvq.pretrain(data="patterns", out=tmp_path_factory.mktemp("runs") / "x", epochs=2, overrides=SMALL)
+
+
+@pytest.fixture
+def unlabelled(tmp_path: Path) -> msvq.Run:
+    images, _ = make_patterns(80, seed=3)
+    np.savez(tmp_path / "pictures.npz", images=images)
+    return msvq.pretrain(data=str(tmp_path / "pictures.npz"), out=tmp_path / "run", epochs=1, overrides=SMALL[:-3])
+
+
+def shell(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def read(run: msvq.Run, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.path / "eval" / f"{name}.json").read_text())
+    return found
+
+
+def test_knn_after_training_is_the_last_that_was_logged(run: msvq.Run) -> None:
+    logged = [line for line in run.metrics() if "knn_top1" in line]
+    result = read(run, "knn")
+    assert result["protocol"] == "knn-200-t0.1/1"
+    assert result["top1"] == pytest.approx(logged[-1]["knn_top1"])
+    assert result["top1"] <= result["top5"] <= 100
+    confusion = np.array(result["confusion"])
+    assert confusion.sum() == result["num_test"] == 200
+    assert 100 * np.trace(confusion) / 200 == pytest.approx(result["top1"])
+    assert result["class_names"] == list(CLASS_NAMES)
+
+
+def test_the_log_has_a_held_out_accuracy_and_the_best_checkpoint_is_its(run: msvq.Run) -> None:
+    lines = [line for line in run.metrics() if "knn_top1_val" in line]
+    assert [line["epoch"] for line in lines] == [0, 1, 2]
+    best = max(lines[1:], key=lambda line: line["knn_top1_val"])
+    assert load_encoder(run, "best").step == best["step"]
+    assert load_encoder(run, "last").step == lines[-1]["step"]
+
+
+def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"linear": ["--set", "epochs=2"], "finetune": ["--set", "epochs=1", "--set", "min_steps=4"]}
+    for protocol in PROTOCOLS:
+        code, out, err = shell(capsys, "evaluate", run.path, "--protocol", protocol, *few.get(protocol, []))
+        assert code == 0, err
+        assert "top-1" in out
+        assert protocol in out
+    assert read(run, "probe")["protocol"] == "probe/1"
+    assert read(run, "linear-epochs-2")["protocol"] == "linear-2/1"
+    tuned = read(run, "finetune-epochs-1-min_steps-4")
+    assert tuned["protocol"] == "finetune-all/1+epochs=1+min_steps=4"
+    assert 0 <= tuned["scratch_top1"] <= 100
+    assert not (run.path / "eval" / "linear.json").exists()  # a changed protocol is not the frozen one's result
+
+
+def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
+    result, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
+    assert path.name == "probe-labels-0.1-best.json"
+    assert result["num_labels"] == 32 or abs(result["num_labels"] - 32) <= 5  # a tenth of each of ten classes
+    tops = [one["top1"] for one in result["runs"]]
+    assert result["seeds"] == [0, 1, 2]
+    assert result["top1"] == pytest.approx(np.mean(tops))
+    assert result["top1_std"] == pytest.approx(np.std(tops, ddof=1))
+
+
+def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
+    (train, known), (test, truth) = make_patterns(120, seed=5), make_patterns(60, seed=6)
+    arrays: dict[str, Any] = {
+        "train_images": train,
+        "train_labels": known % 2,
+        "test_images": test,
+        "test_labels": truth % 2,
+    }
+    np.savez(tmp_path / "two.npz", **arrays)
+    result, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20"])
+    assert path.name == "knn-on-two-k-20.json"
+    assert result["protocol"] == "knn-20-t0.1/1"
+    assert result["data"] == "two"
+    assert result["num_test"] == 60
+    assert result["data_fingerprint"] != read(run, "knn")["data_fingerprint"]
+
+
+def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_path: Path) -> None:
+    named = load_encoder(run, str(run.path / "checkpoints" / "last.ckpt"))
+    saved = load_file(run.path / "encoder.safetensors")
+    for name, value in named.encoder.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+    other = msvq.pretrain(data="patterns", out=tmp_path / "y", epochs=1, overrides=["backbone.width=8", *SMALL[1:]])
+    with pytest.raises(msvq.BadInput, match="of another network"):
+        load_encoder(run, str(other.path / "encoder.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["evaluate", "{tmp}"], "is not a run"),
+        (["evaluate", "{run}", "--protocol", "knm"], "did you mean 'knn'?"),
+        (["evaluate", "{run}", "--set", "k=100000"], "--set k="),
+        (["evaluate", "{run}", "--set", "kk=3"], "did you mean 'k'?"),
+        (["evaluate", "{run}", "--labels", "0"], "above 0 and at most 1"),
+        (["evaluate", "{run}", "--checkpoint", "{tmp}/none.ckpt"], "there is no checkpoint"),
+        (["evaluate", "{run}", "--checkpoint", "{tmp}/broken.ckpt"], "is damaged"),
+        (["evaluate", "{run}", "--checkpoint", "{tmp}/broken.safetensors"], "is damaged"),
+        (["evaluate", "{run}", "--checkpoint", "{tmp}/foreign.ckpt"], "no checkpoint of msvq"),
+        (["evaluate", "{run}", "--precision", "fp8"], "unknown precision"),
+        (["evaluate", "{run}", "--data", "cifar11"], "did you mean"),
+        (["analyze", "{tmp}"], "is not a run"),
+        (["analyze", "{run}", "--checkpoint", "{run}/encoder.safetensors"], "holds an encoder alone"),
+        (["report", "{tmp}"], "is not a run"),
+        (["report", "{run}", "{run}"], "--out"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    run: msvq.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    (tmp_path / "broken.ckpt").write_bytes((run.path / "checkpoints" / "last.ckpt").read_bytes()[:5000])
+    (tmp_path / "broken.safetensors").write_bytes((run.path / "encoder.safetensors").read_bytes()[:500])
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "foreign.ckpt")
+    filled = [word.format(run=run.path, tmp=tmp_path) for word in words]
+    code, out, err = shell(capsys, *filled)
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in out + err
+
+
+def test_a_run_without_labels_is_analysed_but_not_scored(
+    unlabelled: msvq.Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = shell(capsys, "evaluate", unlabelled.path)
+    assert (code, "has no labels" in err) == (2, True)
+    code, out, err = shell(capsys, "analyze", unlabelled.path)
+    assert code == 0, err
+    audit = read(unlabelled, "analysis")["false_negatives"]
+    assert audit["view2"]["found"] is None
+    assert audit["view2"]["entropy"] > 0
+    assert "report.html" in out
+
+
+def test_analysis_of_the_run(run: msvq.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    after_training = read(run, "analysis")
+    code, out, err = shell(capsys, "analyze", run.path)
+    assert code == 0, err
+    assert "view2" in out
+    again = read(run, "analysis")
+    assert again["false_negatives"] == after_training["false_negatives"]  # the same batches, from the checkpoint
+    audit = again["false_negatives"]
+    single = [audit[view]["found"] for view in ("view2", "view3", "view4")]
+    assert max(single) <= audit["all"]["found"] <= sum(single)
+    assert set(audit["by_class"]) == set(CLASS_NAMES)
+    lines = [line["false_negatives"] for line in run.metrics() if "false_negatives" in line]
+    assert [set(line) for line in lines] == [{"view2", "view3", "view4", "all"}] * 2
+    assert run.metrics()[0]["kind"] == "eval"
+
+
+def test_the_gallery_shows_what_is_in_the_queue(run: msvq.Run) -> None:
+    with np.load(run.path / "eval" / "gallery.npz", allow_pickle=False) as arrays:
+        saved = {name: arrays[name] for name in arrays.files}
+    assert saved["views"].tolist() == ["view2", "view3", "view4"]
+    assert saved["found_images"].shape == (3, 10, 5, 32, 32, 3)
+    assert (saved["found_labels"] >= 0).all()
+    assert ((saved["found_weights"] >= 0) & (saved["found_weights"] <= 1)).all()
+    assert (saved["worst_labels"][:, 0] != saved["worst_labels"][:, 1]).all()
+    # Each picture shown has the label that is written under it: it is one of the training set, with that label.
+    images, labels = make_patterns(320, seed=0)
+    known = {image.tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
+    shown = zip(saved["found_images"].reshape(-1, 32, 32, 3), saved["found_labels"].reshape(-1), strict=True)
+    assert all(known[image.tobytes()] == label for image, label in shown)
+
+
+def test_methods_without_soft_labels_have_no_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = [setting for setting in SMALL if "queue" not in setting]
+    run = msvq.pretrain(data="patterns", method="simsiam", out=tmp_path / "s", epochs=1, overrides=small)
+    assert read(run, "analysis")["false_negatives"] is None
+    code, out, _ = shell(capsys, "analyze", run.path)
+    assert (code, "no soft labels" in out) == (0, True)
+
+
+def test_a_report_of_two_runs(run: msvq.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.path, copy)
+    code, out, err = shell(capsys, "report", run.path, copy, "--out", tmp_path / "both.html")
+    assert code == 0, err
+    page = (tmp_path / "both.html").read_text()
+    assert "both.html" in out
+    assert "copy" in page
+    assert run.path.name in page
