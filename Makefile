@@ -17,6 +17,7 @@ lint: $(READY)
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
+	$(RUN)/python scripts/audit.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msvq needs Python 3.11 or newer; set PYTHON=...")'

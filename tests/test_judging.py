@@ -1,6 +1,7 @@
 """msvq evaluate, analyze and report as a person uses them, on one small run, and what they may get wrong."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from safetensors.torch import load_file
 import msvq
 from msvq.cli import main
 from msvq.data.patterns import CLASS_NAMES, make_patterns
+from msvq.data.sources import open_dataset
+from msvq.evaluate.labels import stratified
 from msvq.evaluation import evaluate
 from msvq.protocols import PROTOCOLS
+from msvq.report.records import read_record
 from msvq.weights import load_encoder
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
@@ -82,7 +86,9 @@ def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
     result, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
     assert path.name == "probe-labels-0.1-best.json"
-    assert result["num_labels"] == 32 or abs(result["num_labels"] - 32) <= 5  # a tenth of each of ten classes
+    known = open_dataset(run.config.data).bank.labels
+    assert result["num_labels"] == len(stratified(known, 0.1, seed=0))
+    assert result["num_labels"] < 0.15 * len(known)
     tops = [one["top1"] for one in result["runs"]]
     assert result["seeds"] == [0, 1, 2]
     assert result["top1"] == pytest.approx(np.mean(tops))
@@ -128,6 +134,7 @@ def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_p
         (["evaluate", "{run}", "--checkpoint", "{tmp}/broken.ckpt"], "is damaged"),
         (["evaluate", "{run}", "--checkpoint", "{tmp}/broken.safetensors"], "is damaged"),
         (["evaluate", "{run}", "--checkpoint", "{tmp}/foreign.ckpt"], "no checkpoint of msvq"),
+        (["evaluate", "{run}", "--checkpoint", "{tmp}/text.ckpt"], "no checkpoint of msvq"),
         (["evaluate", "{run}", "--precision", "fp8"], "unknown precision"),
         (["evaluate", "{run}", "--data", "cifar11"], "did you mean"),
         (["analyze", "{tmp}"], "is not a run"),
@@ -142,6 +149,7 @@ def test_bad_input_is_one_sentence(
     (tmp_path / "broken.ckpt").write_bytes((run.path / "checkpoints" / "last.ckpt").read_bytes()[:5000])
     (tmp_path / "broken.safetensors").write_bytes((run.path / "encoder.safetensors").read_bytes()[:500])
     torch.save({"weights": torch.zeros(3)}, tmp_path / "foreign.ckpt")
+    (tmp_path / "text.ckpt").write_text("hello world, this is no checkpoint")
     filled = [word.format(run=run.path, tmp=tmp_path) for word in words]
     code, out, err = shell(capsys, *filled)
     assert code == 2
@@ -188,7 +196,8 @@ def test_the_gallery_shows_what_is_in_the_queue(run: msvq.Run) -> None:
     assert ((saved["found_weights"] >= 0) & (saved["found_weights"] <= 1)).all()
     assert (saved["worst_labels"][:, 0] != saved["worst_labels"][:, 1]).all()
     # Each picture shown has the label that is written under it: it is one of the training set, with that label.
-    images, labels = make_patterns(320, seed=0)
+    data = open_dataset(run.config.data).train
+    images, labels = data.take(range(len(data))), data.labels
     known = {image.tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
     shown = zip(saved["found_images"].reshape(-1, 32, 32, 3), saved["found_labels"].reshape(-1), strict=True)
     assert all(known[image.tobytes()] == label for image, label in shown)
@@ -209,5 +218,71 @@ def test_a_report_of_two_runs(run: msvq.Run, tmp_path: Path, capsys: pytest.Capt
     assert code == 0, err
     page = (tmp_path / "both.html").read_text()
     assert "both.html" in out
-    assert "copy" in page
-    assert run.path.name in page
+    rows = re.findall(r"<tr[^>]*>(?:(?!</tr>).)*</tr>", page, re.DOTALL)
+    for name in ("copy", run.path.name):
+        assert any(re.search(rf">\s*{name}\s*<", row) for row in rows), name
+
+
+def test_the_page_shows_the_runs_own_result_and_not_a_variant(run: msvq.Run, tmp_path: Path) -> None:
+    copy = msvq.load(shutil.copytree(run.path, tmp_path / "copy"))
+    plain, _ = evaluate(copy, protocol="probe")
+    evaluate(copy, protocol="probe", labels=0.1)
+    evaluate(copy, protocol="knn", checkpoint="best")
+    evaluate(copy, protocol="knn", overrides=["k=7"])
+    record = read_record(copy.path)
+    assert record.result("probe")["top1"] == plain["top1"]
+    assert record.result("probe")["labels"] == 1
+    assert record.result("knn")["protocol"] == "knn-200-t0.1/1"
+    assert record.result("knn")["checkpoint"] == "last"
+
+
+def test_a_checkpoint_of_another_run_takes_no_name_of_ones_own(run: msvq.Run, tmp_path: Path) -> None:
+    other = shutil.copytree(run.path, tmp_path / "other")
+    before = read(run, "knn")
+    result, path = evaluate(run, checkpoint=str(other / "checkpoints" / "last.ckpt"))
+    assert path.name != "knn.json"
+    assert result["checkpoint"].startswith("last-")
+    assert read(run, "knn") == before
+    path.unlink()
+
+
+def test_a_run_with_another_k_says_so_in_the_name(tmp_path: Path) -> None:
+    run = msvq.pretrain(data="patterns", out=tmp_path / "k", epochs=1, overrides=[*SMALL, "evaluate.knn_k=7"])
+    assert not (run.path / "eval" / "knn.json").exists()
+    assert read(run, "knn-k-7")["protocol"] == "knn-7-t0.1/1"
+    assert read_record(run.path).result("knn")["settings"]["k"] == 7
+
+
+def test_an_interrupted_run_is_evaluated_from_its_checkpoint(
+    run: msvq.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    for name in ("encoder.safetensors", "encoder.json"):
+        (copy / name).unlink()
+    code, out, err = shell(capsys, "evaluate", copy)
+    assert code == 0, err
+    assert read(msvq.load(copy), "knn")["top1"] == read(run, "knn")["top1"]
+    images, labels = make_patterns(60, seed=5)
+    np.savez(tmp_path / "more.npz", images=images, labels=labels)
+    code, out, err = shell(capsys, "evaluate", copy, "--data", tmp_path / "more.npz", "--set", "k=5")
+    assert code == 0, err
+    assert "on more" in out
+
+
+@pytest.mark.parametrize("name", ["eval/knn.json", "eval/map.npz", "config.yaml", "environment.json"])
+def test_a_damaged_file_of_the_report_is_named(
+    run: msvq.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    path = copy / name
+    path.write_bytes(path.read_bytes()[:40] + b"[{")
+    code, _, err = shell(capsys, "report", copy)
+    assert code == 2
+    assert f"{path.name}' is damaged" in err
+
+
+def test_a_nested_setting_of_a_protocol_leaves_its_neighbours_alone(run: msvq.Run) -> None:
+    result, path = evaluate(run, protocol="linear", overrides=["epochs=1", "view.flip=0.2"])
+    assert result["settings"]["view"]["flip"] == 0.2
+    assert result["settings"]["view"]["crop_area"] == [0.08, 1.0]
+    assert path.name == "linear-epochs-1-view.flip-0.2.json"

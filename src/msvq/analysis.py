@@ -42,7 +42,7 @@ def analyze(
         settings = settings.model_copy(update={"method": {**settings.method, "name": method}})
     source = settings.data.model_copy(update={} if data is None else {"source": data})
     settings = settings.model_copy(update={"data": source})
-    dataset, _ = open_for(run, data, data_root, display=display)
+    dataset, _ = open_for(run, data, data_root, moved=True, display=display)
     try:
         check_same_data(run, dataset)
         settings = complete(settings, dataset, target)

@@ -19,6 +19,8 @@ from msvq.model.backbones import BackboneSettings
 from msvq.settings import Section, explain
 from msvq.train.trainer import TrainSettings
 
+MAX_DEPTH = 8  # blocks within blocks of a recipe
+
 
 class AugmentSettings(Section):
     """The kinds of view (methods.md 1.2, and 3.19 for the supervised row's)."""
@@ -81,6 +83,8 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
         raise unknown("recipe", str(recipe), recipe_names())
     try:
         values = yaml.safe_load(text)
+    except RecursionError:
+        raise BadInput(f"recipe {str(recipe)!r} is nested too deeply to be one") from None
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         raise BadInput(
@@ -91,9 +95,11 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     return {key: _unshared(value) for key, value in values.items()}
 
 
-def _unshared(value: Any) -> Any:
+def _unshared(value: Any, depth: int = 0) -> Any:
     """A copy in which two YAML aliases of one block are two blocks, so that --set changes one of them."""
-    return {key: _unshared(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+    if depth > MAX_DEPTH:  # aliases of aliases would grow without end
+        raise BadInput("a recipe's settings are nested too deeply")
+    return {key: _unshared(inner, depth + 1) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def resolve(
@@ -115,12 +121,12 @@ def resolve(
     assignments = {**flags, **dict(map(parse_assignment, overrides))}
     name = assignments.pop("method.name", method)
     for path in [path for path in assignments if path.startswith("method_defaults.")]:
-        _assign(values, path, assignments.pop(path))
+        assign(values, path, assignments.pop(path), whole=True)
     _choose_method(values, name)
     if assignments.get("method.base", values["method"].get("base")) != values["method"].get("base"):
         values["method"].pop("base_options", None)  # they were another base's
     for path, value in assignments.items():
-        _assign(values, path, value)
+        assign(values, path, value, whole=True)
     _fill_base(values)
     try:
         settings = Settings.model_validate(values)
@@ -142,9 +148,10 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise BadInput(f"--set {path.strip()}: {value!r} is not a value") from None
 
 
-def _assign(values: dict[str, Any], path: str, value: Any) -> None:
+def assign(values: dict[str, Any], path: str, value: Any, *, whole: bool = False) -> None:
+    """Set the value at `key.path`; `whole`: a path of one key is a section, which is not set as a whole."""
     *parents, key = path.split(".")
-    if not parents:
+    if whole and not parents:
         raise BadInput(f"--set takes key.path=value, such as train.epochs=20; {path!r} is a whole section")
     for parent in parents:
         values = values.setdefault(parent, {})

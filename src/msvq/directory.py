@@ -102,6 +102,8 @@ def environment(settings: Settings, data: DataSet, device: torch.device, made_by
         "seed": settings.train.seed,
         "data": data.name,
         "data_fingerprint": data.fingerprint(),
+        "mean": data.mean,
+        "std": data.std,
     }
 
 

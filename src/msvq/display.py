@@ -1,5 +1,6 @@
 """A bar for work that takes more than a moment, where there is a terminal; a plain line elsewhere."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +11,16 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 
 PATIENCE = 2.0  # seconds after which work without a terminal is worth a line
 
+# Control characters but for the end of a line and the tab, and those that turn the direction of writing.
+_COMMANDS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+
 Advance = Callable[[int], None]
 
 
 def printable(text: str) -> str:
-    """Text that any file and terminal takes: bytes of a file's name that are no UTF-8 are written as escapes."""
-    return text.encode(errors="backslashreplace").decode()
+    """Text that any file and terminal takes: bytes that are no UTF-8, and commands to a terminal, become escapes."""
+    shown = _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return shown.encode(errors="backslashreplace").decode()
 
 
 class Display:

@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config import parse_assignment
-from msvq.data.sources import DataSettings, check_source, open_dataset
+from msvq.config import assign, parse_assignment
+from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import DataSet
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
@@ -25,6 +25,9 @@ from msvq.settings import Section, explain
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.version import __version__
 from msvq.weights import load_encoder
+
+PRECISION = "fp32"  # of a frozen protocol: the same on every machine
+BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
 
 
 def evaluate(
@@ -62,22 +65,19 @@ def evaluate(
             run.config.backbone,
             dataset,
             target,
-            resolve_precision(check_precision(precision or "auto"), target),
+            resolve_precision(check_precision(precision or PRECISION), target),
             display,
         )
         found = measure(protocol, subject, settings, labels=labels, seeds=seeds)
     finally:
         if dataset.stream is not None:
             dataset.stream.workers.close()
-    result = {
-        "protocol": identity(protocol, settings, changes),
-        **found,
-        "data": dataset.name,
-        "data_fingerprint": dataset.fingerprint(),
-        "checkpoint": weights.checkpoint,
-        "step": weights.step,
-    }
-    return result, save_result(run.path, result, transfer=None if own else dataset.name, changes=changes)
+    if subject.precision != PRECISION:
+        changes["precision"] = subject.precision
+    place = {"data": dataset.name, "data_fingerprint": dataset.fingerprint(), "transfer": not own}
+    weighed = {"checkpoint": weights.checkpoint, "step": weights.step}
+    result = {"protocol": identity(protocol, settings, changes), **found, **place, **weighed, "changes": changes}
+    return result, save_result(run.path, result)
 
 
 def measure(
@@ -93,18 +93,19 @@ def measure(
     for number in range(repeats):
         rows = stratified(known, labels, seed=number) if labels < 1 else None
         check_neighbours(settings, len(known) if rows is None else len(rows))
-        each.append({"seed": number, **chosen.measure(subject, settings, rows, number)})
-    numbers = [key for key, value in each[0].items() if isinstance(value, float)]
-    found = {key: statistics.mean(one[key] for one in each) for key in numbers}
+        seed = chosen.first_seed + number
+        each.append({"seed": seed, **chosen.measure(subject, settings, rows, seed)})
+    accuracies = [key for key in each[0] if "top1" in key or "top5" in key]
+    found = {key: statistics.mean(one[key] for one in each) for key in accuracies}
     if len(each) > 1:
-        found |= {f"{key}_std": statistics.stdev(one[key] for one in each) for key in ("top1", "top5")}
-    others = {key: value for key, value in each[0].items() if key not in (*numbers, "seed")}
+        found |= {f"{key}_std": statistics.stdev(one[key] for one in each) for key in accuracies}
+    else:
+        found |= {key: value for key, value in each[0].items() if key not in (*accuracies, "seed")}
     return {
         "kind": protocol,
         **found,
-        **({} if len(each) > 1 else others),
         "seeds": [one["seed"] for one in each],
-        "runs": [{key: one[key] for key in ("seed", *numbers)} for one in each],
+        "runs": [{key: value for key, value in one.items() if key not in BULKY} for one in each],
         "labels": labels,
         "num_labels": len(known) if labels == 1 else len(stratified(known, labels, seed=0)),
         "num_test": len(subject.data.test),
@@ -114,31 +115,50 @@ def measure(
     }
 
 
-def save_result(run: Path, result: dict[str, Any], *, transfer: str | None, changes: dict[str, Any]) -> Path:
+def save_result(run: Path, result: dict[str, Any]) -> Path:
     """Write a result to RUN/eval; what differs from the plain protocol is in the file's name."""
     parts = [result["kind"]]
-    if transfer is not None:
-        parts += ["on", transfer]
+    if result["transfer"]:
+        parts += ["on", result["data"]]
     if result["labels"] < 1:
         parts += ["labels", f"{result['labels']:g}"]
-    parts += [f"{key}-{value}" for key, value in changes.items()]
+    parts += [f"{key}-{value}" for key, value in result["changes"].items()]
     if result["checkpoint"] != "last":
         parts.append(result["checkpoint"])
     name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))
     path = run / "eval" / f"{name}.json"
+    if result["transfer"] and _fingerprint(path) not in (None, result["data_fingerprint"]):  # other data of that name
+        path = path.with_name(f"{name}-{result['data_fingerprint'][:6]}.json")
     write_text(path, json.dumps(result, indent=1) + "\n")
     return path
 
 
+def _fingerprint(path: Path) -> str | None:
+    """Of the data that an earlier result is about."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["data_fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def open_for(
-    run: Run, data: str | None, data_root: str | Path | None, *, download: bool = False, display: Display
+    run: Run,
+    data: str | None,
+    data_root: str | Path | None,
+    *,
+    download: bool = False,
+    moved: bool = False,
+    display: Display,
 ) -> tuple[DataSet, bool]:
-    """The run's own data, or other pictures as its encoder expects them; and whether they are the run's own."""
+    """The run's own data, or other pictures as its encoder expects them; and whether they are the run's own.
+
+    `moved`: `data` is where the run's own pictures are now.
+    """
     trained = run.config.data
-    own = data is None or data == trained.source
+    own = moved or data is None or absolute(data) == trained.source
     root = Path(data_root) if data_root is not None else trained.root if own else None
     if own:
-        settings = trained.model_copy(update={"root": root})
+        settings = trained.model_copy(update={"root": root, "source": trained.source if data is None else data})
     else:
         assert data is not None
         sizes = {"size": trained.size, "test_size": trained.test_size}
@@ -146,13 +166,17 @@ def open_for(
     check_source(settings.source)
     dataset = open_dataset(settings, download=download, display=display)
     if not own:  # normalised as in training, which is what the first layer knows
-        dataset = replace(dataset, mean=tuple(run.card["mean"]), std=tuple(run.card["std"]))
+        known = run.environment() if "mean" in run.environment() else run.card
+        dataset = replace(dataset, mean=tuple(known["mean"]), std=tuple(known["std"]))
     return dataset, own
 
 
 def _settings(kind: type[Section], changes: dict[str, Any]) -> Section:
+    values = kind().model_dump(mode="json")
+    for path, value in changes.items():
+        assign(values, path, value)
     try:
-        return kind.model_validate(changes)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise explain(error, kind.model_fields) from None
 
@@ -169,7 +193,7 @@ EXPLAINED = {
     "probe": "one fit on features without augmentation, so no paper's number: it ranks encoders as linear does, "
     "in seconds, and usually comes out within a few points of it",
     "linear": "the paper's protocol; the last epoch counts, the best was chosen on the test pictures",
-    "finetune": "the whole network goes on learning, with labels; from scratch it starts without pre-training",
+    "finetune": "the network goes on learning, with labels; from scratch it is the same one without pre-training",
 }
 
 

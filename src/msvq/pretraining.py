@@ -172,7 +172,6 @@ def train(
             pairs=pair_function(settings, data, loader.device),
         ),
         settings.analyze,
-        batch_size=settings.train.batch_size,
         steps_per_epoch=len(loader),
         warn=lambda verdict: warn(verdict, console),
     )
@@ -211,8 +210,7 @@ def train(
 
 def warn(verdict: Verdict, console: Console) -> None:
     """Say that a run is collapsing, and what to try."""
-    words = "; ".join(verdict.advice)
-    Display(console).note(f"warning: {verdict.sentence}{f' What to try: {words}.' if words else ''}")
+    Display(console).note(" ".join([f"warning: {verdict.sentence}", *verdict.advice]))
 
 
 def load_for_resume(out: Path) -> Run:

@@ -60,6 +60,7 @@ class Protocol(NamedTuple):
     identity: Callable[[Any], tuple[str, tuple[str, ...]]]  # the id, and which settings it names
     measure: Callable[[Subject, Any, Rows, int], Result]
     random: bool  # whether the seed matters with all labels
+    first_seed: int = 0
 
 
 def by_knn(subject: Subject, settings: KnnSettings, rows: Rows, seed: int) -> Result:
@@ -98,7 +99,7 @@ def by_linear(subject: Subject, settings: LinearSettings, rows: Rows, seed: int)
         settings,
         device=subject.device,
         precision=subject.precision,
-        seed=LINEAR_SEED + seed,
+        seed=seed,
         display=subject.display,
     )
     curve = [epoch.top1 for epoch in found.epochs]
@@ -111,12 +112,12 @@ def by_finetuning(subject: Subject, settings: FinetuneSettings, rows: Rows, seed
     shared: dict[str, Any] = {
         "device": subject.device,
         "precision": subject.precision,
-        "seed": LINEAR_SEED + seed,
+        "seed": seed,
         "display": subject.display,
     }
     tuned = finetune(subject.encoder, subject.data, rows, settings, **shared)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(LINEAR_SEED + seed)
+        torch.manual_seed(seed)
         fresh = make_backbone(subject.backbone, subject.data.size)
     whole = settings.model_copy(update={"depth": "all"})  # a frozen stage of fresh weights would be no comparison
     scratch = finetune(fresh, subject.data, rows, whole, scratch=True, **shared)
@@ -130,14 +131,21 @@ def by_finetuning(subject: Subject, settings: FinetuneSettings, rows: Rows, seed
 
 PROTOCOLS = {
     "knn": Protocol(KnnSettings, lambda s: (f"knn-{s.k}-t{s.temp:g}/1", ("k", "temp")), by_knn, random=False),
-    "probe": Protocol(ProbeSettings, lambda s: ("probe/1", ()), by_probe, random=False),
+    "probe": Protocol(ProbeSettings, lambda s: ("probe/1", ()), by_probe, random=True),
     "linear": Protocol(
         LinearSettings,
         lambda s: (f"linear-{s.epochs}{'-step' if s.schedule == 'step' else ''}/1", ("epochs", "schedule")),
         by_linear,
         random=True,
+        first_seed=LINEAR_SEED,
     ),
-    "finetune": Protocol(FinetuneSettings, lambda s: (f"finetune-{s.depth}/1", ("depth",)), by_finetuning, random=True),
+    "finetune": Protocol(
+        FinetuneSettings,
+        lambda s: (f"finetune-{s.depth}/1", ("depth",)),
+        by_finetuning,
+        random=True,
+        first_seed=LINEAR_SEED,
+    ),
 }
 
 

@@ -1,18 +1,24 @@
 """A run directory, as an object: its settings, its metrics, its encoder."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from numpy.typing import ArrayLike, NDArray
-from safetensors.torch import load_file, save
-from torch import nn
+from pydantic import BaseModel, FiniteFloat, PositiveInt
+from safetensors import SafetensorError
+from safetensors.torch import load as read_weights
+from safetensors.torch import save
+from torch import Tensor, nn
 
 from msvq.config import Settings, read_config
+from msvq.data.checksums import Damaged, sealed, unsealed
 from msvq.data.listing import Listing
 from msvq.data.packing import pieces
 from msvq.data.sources import DataSettings, locate
@@ -23,8 +29,27 @@ from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
 from msvq.files import write_atomically, write_text
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.train.checkpoint import LAST
 from msvq.train.runlog import read_metrics
 from msvq.version import __version__
+
+WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
+HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card itself: both, or (older runs) neither
+
+
+_Deviation = Annotated[FiniteFloat, Gt(0)]
+
+
+class _Card(BaseModel):
+    """What has to be in `encoder.json`."""
+
+    backbone: BackboneSettings
+    train_size: PositiveInt
+    size: PositiveInt
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+    std: tuple[_Deviation, _Deviation, _Deviation]
+    feature_dim: PositiveInt
+    weights_sha256: str | None = None
 
 
 class Run:
@@ -46,7 +71,11 @@ class Run:
     def environment(self) -> dict[str, Any]:
         """What the run was made with: versions, hardware, and a fingerprint of its data."""
         path = self.path / "environment.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+        try:
+            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+        except (ValueError, TypeError, RecursionError):
+            way_out = "restore it, or delete it if the pictures are still those that the run began with"
+            raise BadInput(f"{path} is damaged; {way_out}") from None
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of `metrics.jsonl`."""
@@ -55,19 +84,51 @@ class Run:
     @cached_property
     def card(self) -> dict[str, Any]:
         """`encoder.json`: what the encoder is and how to feed it."""
-        path = self.path / "encoder.json"
+        path = self.path / CARD
         if not path.is_file():
             raise BadInput(f"{self.path} has no encoder yet; finish the run with --resume")
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return card
+        try:
+            card = json.loads(path.read_bytes())
+            card = unsealed(card, SEAL) if {HASH, SEAL} & set(card) else card
+            return {**card, **_Card.model_validate(card).model_dump(mode="json", exclude_none=True)}
+        except (ValueError, RecursionError, TypeError, AttributeError, Damaged):
+            raise self._damaged(path) from None
 
     @cached_property
     def encoder(self) -> nn.Module:
         """The trained backbone in eval mode: normalised pictures [N, 3, H, W] to features [N, d]."""
         backbone = BackboneSettings.model_validate(self.card["backbone"])
         encoder = make_backbone(backbone, self.card["train_size"])
-        encoder.load_state_dict(load_file(self.path / "encoder.safetensors"))
+        weights = self.read_encoder()
+        # Where there is no checksum to tell before, weights of another network or a wrong card are noticed here.
+        fits = {name: value.shape for name, value in weights.items()}
+        if fits != {name: value.shape for name, value in encoder.state_dict().items()}:
+            raise self._damaged(self.path / WEIGHTS)
+        if encoder.feature_dim != self.card["feature_dim"]:
+            raise self._damaged(self.path / CARD)
+        encoder.load_state_dict(weights)
         return encoder.eval().requires_grad_(False)
+
+    def read_encoder(self) -> dict[str, Tensor]:
+        """The weights in `encoder.safetensors`, if they are those that the card was written for."""
+        path, expected = self.path / WEIGHTS, self.card.get(HASH)
+        if not path.is_file():
+            raise BadInput(f"{path} is gone; {self._way_out()}")
+        content = path.read_bytes()
+        if expected is not None and hashlib.sha256(content).hexdigest() != expected:
+            raise self._damaged(path)
+        try:
+            return read_weights(content)
+        except (SafetensorError, ValueError, KeyError, TypeError):
+            raise self._damaged(path) from None
+
+    def _damaged(self, path: Path) -> BadInput:
+        return BadInput(f"{path} is damaged, or not the one that this run wrote; {self._way_out()}")
+
+    def _way_out(self) -> str:
+        last = self.path / "checkpoints" / LAST
+        other = f", or take --checkpoint {last}" if last.is_file() else ""
+        return f"'msvq pretrain --resume --out {self.path}' writes it anew{other}"
 
     def embed(self, images: ArrayLike | Sequence[ArrayLike], *, batch_size: int = 500) -> NDArray[np.float32]:
         """Features [N, d] of pictures: uint8 (0..255) or float (0..1), of any size, one array or a list.
@@ -145,8 +206,8 @@ def load(path: str | Path) -> Run:
 
 def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataSet) -> None:
     """Write `encoder.safetensors` and the card that says how to feed it."""
-    weights = {name: value.cpu().contiguous() for name, value in encoder.state_dict().items()}
-    write_atomically(path / "encoder.safetensors", lambda file: file.write(save(weights)))
+    weights = save({name: value.cpu().contiguous() for name, value in encoder.state_dict().items()})
+    write_atomically(path / WEIGHTS, lambda file: file.write(weights))
     card = {
         "msvq": __version__,
         "method": settings.method_name,
@@ -157,8 +218,9 @@ def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataS
         "mean": data.mean,
         "std": data.std,
         "feature_dim": encoder.feature_dim,
+        HASH: hashlib.sha256(weights).hexdigest(),
     }
-    write_text(path / "encoder.json", json.dumps(card, indent=2) + "\n")
+    write_text(path / CARD, json.dumps(sealed(card, SEAL), indent=2) + "\n")
 
 
 def _as_pictures(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:

@@ -1,6 +1,7 @@
 """What a trained method leaves for a person to look at: accuracy, audit, gallery, map, neighbours, report."""
 
 import json
+import math
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from msvq.display import Display
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.neighbours import save_neighbours
-from msvq.evaluation import identity, measure, save_result
+from msvq.evaluation import PRECISION, identity, measure, save_result
 from msvq.files import write_text
 from msvq.methods import Method
 from msvq.protocols import Subject
@@ -45,11 +46,13 @@ def study(
     suffix = "" if checkpoint == "last" else f"-{checkpoint}"
     encoder = method.encoder
     if data.has_labels:
-        subject = Subject(encoder, settings.backbone, data, loader.device, precision, display)
+        subject = Subject(encoder, settings.backbone, data, loader.device, PRECISION, display)
         vote = KnnSettings(k=min(settings.evaluate.knn_k, len(data.bank)), temp=settings.evaluate.knn_temp)
         found = measure("knn", subject, vote)
-        place = {"data": data.name, "data_fingerprint": data.fingerprint(), "checkpoint": checkpoint, "step": step}
-        save_result(run.path, {"protocol": identity("knn", vote, {}), **found, **place}, transfer=None, changes={})
+        changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
+        place = {"data": data.name, "data_fingerprint": data.fingerprint(), "transfer": False, "changes": changes}
+        weighed = {"checkpoint": checkpoint, "step": step}
+        save_result(run.path, {"protocol": identity("knn", vote, changes), **found, **place, **weighed})
     audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)
     if gallery is not None:
         save_gallery(folder / f"gallery{suffix}.npz", gallery)
@@ -64,7 +67,8 @@ def study(
     if not history or history[-1]["step"] != step:  # a checkpoint between two looks
         monitor = HealthMonitor(data.train, every=1, epochs=1, features=features)
         history.append(dict(monitor.measure(method, 1)))
-    judged = verdict(history)
+    # What was no number is null in the log.
+    judged = verdict([{key: math.nan if value is None else value for key, value in line.items()} for line in history])
     result = {
         "checkpoint": checkpoint,
         "step": step,
@@ -74,10 +78,7 @@ def study(
         },
         "false_negatives": None if audit is None else named(audit, data),
         "teachers": teacher_distances(method),
-        "queues": {
-            name: value / loader.batch_size if name.startswith("age") else value
-            for name, value in queue_health(method).items()
-        },
+        "queues": queue_health(method, steps=step),
     }
     write_text(folder / f"analysis{suffix}.json", json.dumps(finite(result), indent=1) + "\n")
     return result

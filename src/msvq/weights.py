@@ -1,6 +1,6 @@
 """Weights of a run, from any of its checkpoints: the encoder that is judged, or the whole method."""
 
-import re
+import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +13,8 @@ from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import make_backbone
-from msvq.run import Run
+from msvq.run import CARD, WEIGHTS, Run
 from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
-
-BACKBONE = re.compile(r"(?:base\.)*student\.backbone\.")  # a method's encoder in its state; a wrapper has a base
 
 
 class Weights(NamedTuple):
@@ -32,15 +30,14 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     encoder = make_backbone(run.config.backbone, trained_size(run))
     path = checkpoint_path(run, checkpoint)
     if path.suffix == ".safetensors":
-        state, step = _read_safetensors(path), None
-        if path == run.path / "encoder.safetensors":
-            step = max((line["step"] for line in run.metrics()), default=None)
+        own = path.resolve() == (run.path / WEIGHTS).resolve()
+        state = run.read_encoder() if own else _read_safetensors(path)
+        step = max((line["step"] for line in run.metrics()), default=None) if own else None
     else:
         saved = read_state(path)
-        state, step = encoder_state(saved["method"]), saved.get("step")
+        state, step = encoder_state(saved), saved.get("step")
     _fill(encoder, state, path)
-    name = checkpoint if checkpoint in ("last", "best") else path.stem
-    return Weights(encoder.eval().requires_grad_(False), name, step)
+    return Weights(encoder.eval().requires_grad_(False), checkpoint_name(run, checkpoint, path), step)
 
 
 def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None) -> tuple[Method, str, int]:
@@ -61,8 +58,19 @@ def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None
     backbone = make_backbone(run.config.backbone, trained_size(run))
     built = METHODS[name](backbone, **run.config.method_options)
     _fill(built, saved["method"], path)
-    label = checkpoint if checkpoint in ("last", "best") else path.stem
-    return built, label, int(saved.get("step", 0))
+    return built, checkpoint_name(run, checkpoint, path), int(saved.get("step", 0))
+
+
+def checkpoint_name(run: Run, checkpoint: str, path: Path) -> str:
+    """What a checkpoint is called in results: that of another run never takes the name of one's own."""
+    if checkpoint in ("last", "best"):
+        return checkpoint
+    place = path.resolve()
+    if place == (run.path / WEIGHTS).resolve():
+        return "last"
+    if place.parent == (run.path / "checkpoints").resolve():
+        return place.stem
+    return f"{place.stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:6]}"
 
 
 def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
@@ -71,12 +79,13 @@ def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
     if checkpoint == "best":
         if not (folder / BEST).is_file():
             raise BadInput(
-                f"{run.path} has no best checkpoint: it is kept where labels can tell; use --checkpoint last"
+                f"{run.path} has no best checkpoint, which takes labels of which some are held out "
+                f"(evaluate.validation); use --checkpoint last"
             )
         return folder / BEST
     if checkpoint == "last":
-        finished = run.path / "encoder.safetensors"
-        if finished.is_file() and not whole:
+        finished = run.path / WEIGHTS
+        if finished.is_file() and (run.path / CARD).is_file() and not whole:  # a kill may come between the two
             return finished
         found = [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
         if not found:
@@ -95,16 +104,16 @@ def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
 def read_state(path: Path) -> dict[str, Any]:
     """A checkpoint's content."""
     saved = read_checkpoint(path)
-    if saved is None or "method" not in saved:
+    method = None if saved is None else saved.get("method")
+    if saved is None or not isinstance(method, dict) or not all(isinstance(v, torch.Tensor) for v in method.values()):
         raise BadInput(f"{str(path)!r} is damaged, or no checkpoint of msvq; take another with --checkpoint")
     return saved
 
 
-def encoder_state(method: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The encoder's part of a method's state, whatever the method."""
-    found = {match.end(): name for name in method if (match := BACKBONE.match(name))}
-    ends = max(found, default=0)
-    return {name[ends:]: value for name, value in method.items() if ends and BACKBONE.match(name)}
+def encoder_state(saved: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The encoder's part of a checkpoint, whatever the method: the checkpoint says what it begins with."""
+    prefix, method = str(saved.get("encoder", "student.backbone.")), saved["method"]
+    return {name.removeprefix(prefix): value for name, value in method.items() if name.startswith(prefix)}
 
 
 def trained_size(run: Run) -> int:

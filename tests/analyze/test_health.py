@@ -113,14 +113,16 @@ def test_fill_and_age_of_queues() -> None:
             self.a, self.b = Queue(8, 2), Queue(8, 2)
 
     two = Two()
-    assert queue_health(nn.Identity()) == {}
-    assert queue_health(two) == {"filled": 0, "age": 0, "age_oldest": 0}
+    assert queue_health(nn.Identity(), steps=3) == {}
+    assert queue_health(two, steps=0) == {"filled": 0, "age": 0, "age_oldest": 0}
     for queue in (two.a, two.b):
         queue.push(torch.randn(4, 2), torch.zeros(4, dtype=torch.int64))
-    assert queue_health(two) == {"filled": 0.5, "age": 2.5, "age_oldest": 4}  # 1, 2, 3, 4
+    assert queue_health(two, steps=1) == {"filled": 0.5, "age": 1, "age_oldest": 1}
     for _ in range(5):
-        two.a.push(torch.randn(4, 2), torch.zeros(4, dtype=torch.int64))
-    assert queue_health(two) == {"filled": 0.75, "age": (4.5 + 2.5) / 2, "age_oldest": 6}
+        for queue in (two.a, two.b):
+            queue.push(torch.randn(4, 2), torch.zeros(4, dtype=torch.int64))
+    assert queue_health(two, steps=6) == {"filled": 1, "age": 1.5, "age_oldest": 2}  # of 1 and 2 steps ago
+    assert queue_health(two, steps=3)["age_oldest"] == 1  # two pushes a step
 
 
 def blank(num: int) -> Pictures:

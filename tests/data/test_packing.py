@@ -22,7 +22,7 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
-from msvq.data import packing
+from msvq.data import checksums, packing
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.listing import limit_train
@@ -274,12 +274,12 @@ def test_reasons_of_one_kind_are_counted_together() -> None:
         ("pack.json", "garbage"),
         ("pack.json", "list"),
         ("pack.json", "gone"),
-        ("kept.npy", "gone"),
-        ("kept.npy", "cut"),
-        ("bounds.npy", "cut"),
-        ("bounds.npy", "garbage"),
-        ("names.bin", "cut"),
-        ("names.bin", "gone"),
+        ("kept.i64", "gone"),
+        ("kept.i64", "cut"),
+        ("bounds.i64", "cut"),
+        ("bounds.i64", "garbage"),
+        ("names.u8", "cut"),
+        ("names.u8", "gone"),
     ],
 )
 def test_a_damaged_pack_is_made_again(
@@ -301,6 +301,47 @@ def test_a_damaged_pack_is_made_again(
     assert np.array_equal(again.images, expected)
     assert list(again.names) == names
     assert again.skipped == good.skipped
+
+
+def test_a_pack_without_checksums_is_made_again_without_a_word(
+    folder: Path, home: Path, in_process: type[InProcess]
+) -> None:
+    good, said = pack_of(folder), io.StringIO()
+    path = whole_packs(home)[0] / "pack.json"
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in card.items() if key not in ("files", "key", "sha256")}))
+    display = Display(Console(file=said))
+    again = open_pack(list_folder(folder), side=SIDE, pixels=True, max_skipped=0.1, num_workers=1, display=display)
+    assert (in_process.asked, said.getvalue(), again.digest) == (80, "", good.digest)
+    assert json.loads(path.read_text()) == card
+
+
+def test_a_pack_in_the_place_of_another_is_noticed(
+    folder: Path, home: Path, fill: Fill, in_process: type[InProcess]
+) -> None:
+    pack_of(folder)
+    older = whole_packs(home)[0]
+    fill(folder, ["99.png"])
+    good = pack_of(folder)
+    newer = next(path for path in whole_packs(home) if path != older)
+    shutil.rmtree(newer)
+    older.rename(newer)
+    assert list(pack_of(folder).names) == list(good.names)
+
+
+def test_a_check_that_takes_long_has_a_bar(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack_of(folder)
+    said, clock = io.StringIO(), iter(range(1000))
+    display = Display(Console(file=said))
+
+    def check() -> str:
+        open_pack(list_folder(folder), side=SIDE, pixels=True, max_skipped=0.1, num_workers=1, display=display)
+        return said.getvalue()
+
+    assert check() == ""
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)) * 1.5)
+    monkeypatch.setattr(checksums, "_BLOCK", 1000)
+    assert check().startswith("checking the packed pictures ...\nchecking the packed pictures: done in ")
 
 
 def test_a_full_disk_ends_it_with_a_sentence_and_leaves_nothing(
@@ -365,7 +406,7 @@ def test_an_interrupt_leaves_nothing_and_frees_the_lock(
 PACK = """
 import sys, time
 from pathlib import Path
-from msvq.data import packing
+from msvq.data import checksums, packing
 from msvq.data.folders import list_folder
 from msvq.data.listing import limit_train
 from msvq.display import Display
@@ -439,6 +480,27 @@ def test_two_runs_that_start_together_pack_once(tmp_path: Path, home: Path, hund
     assert sorted(line[0] for line in lines) == ["another run is packing these pictures; waiting for it", "packing"]
     assert lines[0][1] == lines[1][1] and lines[0][1].startswith("(200, 64, 64, 3) ")
     assert len(whole_packs(home)) == 1
+
+
+def test_two_runs_that_find_a_damaged_pack_mend_it_once(
+    tmp_path: Path, home: Path, hundreds: Path, packer: Packer
+) -> None:
+    good = pack_of(hundreds, side=64)
+    path = whole_packs(home)[0] / "images.u8"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    processes = [packer(hundreds), packer(hundreds)]
+    (tmp_path / "go").touch()
+    said = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    lines = [out.replace("\n", " ") for out, _ in said]
+    assert sum("are damaged (images.u8): packing them again" in line for line in lines) == 1
+    assert all(line.endswith(f"(200, 64, 64, 3) {good.digest} ") for line in lines)
+    again = pack_of(hundreds, side=64)
+    assert good.images is not None and again.images is not None
+    assert np.array_equal(good.images, again.images)
 
 
 def test_a_run_that_waits_says_so(folder: Path, home: Path, in_process: type[InProcess]) -> None:

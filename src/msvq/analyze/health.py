@@ -104,25 +104,19 @@ def _relative_distance(first: list[nn.Parameter], second: list[nn.Parameter]) ->
     return float((apart / max(length, 1e-300)) ** 0.5)
 
 
-def queue_health(method: nn.Module) -> dict[str, float]:
-    """`filled`, the share of the queues' entries that hold a picture's key, and how old those are: `age`, `age_oldest`.
+def queue_health(method: nn.Module, *, steps: int) -> dict[str, float]:
+    """`filled`, the share of the queues' entries that hold a picture's key, and how old those are after so many steps.
 
-    The mean over the queues, empty without one. Ages count the keys stored since, the key itself included: a full
-    queue's oldest is as old as it is long. Divided by the batch they are steps.
+    `age` (the mean) and `age_oldest` are in steps. The mean over the queues; empty without one.
     """
-    counts = [
-        (min(int(pushed), len(queue)), len(queue))
-        for queue in method.modules()
-        if isinstance(queue, Queue) and (pushed := getattr(queue, "pushed", None)) is not None
-    ]
-    if not counts:
-        return {}
-    found = {
-        "filled": [filled / size for filled, size in counts],
-        "age": [(filled + 1) / 2 if filled else 0.0 for filled, _ in counts],
-        "age_oldest": [float(filled) for filled, _ in counts],
-    }
-    return {name: sum(values) / len(counts) for name, values in found.items()}
+    found: dict[str, list[float]] = {"filled": [], "age": [], "age_oldest": []}
+    for queue in (module for module in method.modules() if isinstance(module, Queue)):
+        held, per_step = min(int(queue.pushed), len(queue)), int(queue.pushed) / max(1, steps)
+        oldest = held / per_step if held else 0.0
+        found["filled"].append(held / len(queue))
+        found["age"].append((oldest + 1) / 2 if held else 0.0)
+        found["age_oldest"].append(oldest)
+    return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 
 class HealthMonitor:

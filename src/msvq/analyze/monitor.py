@@ -32,11 +32,10 @@ class AnalysisMonitor:
         health: HealthMonitor,
         settings: AnalyzeSettings,
         *,
-        batch_size: int,
         steps_per_epoch: int,
         warn: Callable[[Verdict], None] = lambda verdict: None,
     ) -> None:
-        self.health, self.batch_size, self.warn = health, batch_size, warn
+        self.health, self.warn = health, warn
         self.steps, self.first = steps_per_epoch, max(0, steps_per_epoch - settings.batches)
         self.audit = Audit()
         self.history: list[dict[str, float]] = []
@@ -58,8 +57,8 @@ class AnalysisMonitor:
     def measure(self, method: Method, epoch: int) -> Mapping[str, Any]:
         """The numbers, by the names they get in the log."""
         numbers = {**self.health.measure(method, epoch), **teacher_distances(method)}
-        for name, value in queue_health(method).items():
-            numbers[f"queue_{name}"] = value / self.batch_size if name.startswith("age") else value  # in steps
+        ages = queue_health(method, steps=epoch * self.steps)
+        numbers |= {f"queue_{name}": value for name, value in ages.items()}
         self.history.append(numbers)
         self._judge()
         found = curves(self.audit.result())

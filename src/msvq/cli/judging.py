@@ -38,7 +38,7 @@ def evaluate(
         typer.Option("--set", help="Change a value of the protocol, such as k=20 or epochs=10.", metavar="KEY=VALUE"),
     ] = None,
     device: Device = None,
-    precision: PrecisionName = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure an encoder by a frozen protocol; the result goes to RUN/eval.
@@ -80,7 +80,8 @@ def analyze(
 ) -> None:
     """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.
 
-    Also draws the embedding map anew and rewrites the report. Example: msvq analyze runs/cifar10 --checkpoint best
+    Draws the embedding map anew and rewrites the report, which shows the last checkpoint; what is found in another one
+    is in RUN/eval under its name. Example: msvq analyze runs/cifar10
     """
     from msvq import analysis
 

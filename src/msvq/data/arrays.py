@@ -1,7 +1,9 @@
 """Pictures that are arrays already: a .npy of pictures, or a .npz of pictures with labels and perhaps a test split."""
 
+import os
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
             arrays = {"images": loaded}
         else:
             with loaded as file:
+                _check_contents(file.zip)
                 wanted = {*_TRAIN, *_TRAIN_LABELS, *_TEST, *_TEST_LABELS}
                 arrays = {name: file[name] for name in file.files if name.lower() in wanted}
                 if not arrays:
@@ -41,6 +44,17 @@ def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
     if train is None:
         raise BadInput(f"{path} holds no array 'images', but {', '.join(arrays)}")
     return _split(train, test)
+
+
+def _check_contents(archive: ZipFile) -> None:
+    """Raise if the table of contents is damaged: an array whose name it hides or changes would just not be there."""
+    for member in archive.infolist():
+        archive.open(member).close()  # compares with the name that stands before the content
+    assert archive.fp is not None
+    archive.fp.seek(-22 - len(archive.comment), os.SEEK_END)
+    end = archive.fp.read(22)
+    if end[:4] != b"PK\5\6" or int.from_bytes(end[10:12], "little") not in (len(archive.infolist()), 0xFFFF):
+        raise BadZipFile("its table of contents is not whole")
 
 
 def _pictures(path: Path, found: dict[str, Any], images: tuple[str, ...], labels: tuple[str, ...]) -> Pictures | None:

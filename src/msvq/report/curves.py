@@ -9,8 +9,7 @@ from msvq.report.chart import Series, line_chart
 from msvq.report.records import Points, Record
 
 MAX_POINTS = 200
-VIEWS = ("view2", "view3", "view4")
-ALL_VIEWS = (*VIEWS, "all")
+ALL = "all"  # the soft labels together
 
 
 class Curve(NamedTuple):
@@ -37,7 +36,7 @@ MAIN = (
 )
 MORE = (
     Curve("false_negatives.all", "False negatives found", "By all soft labels together, for each picture."),
-    Curve("knn_top1_val", "kNN accuracy, validation", "On pictures kept aside from training.", " %"),
+    Curve("knn_top1_val", "kNN accuracy, validation", "On labelled pictures that are kept out of the vote.", " %"),
     Curve("alignment", "Alignment", "Distance of two views of one picture. Lower: views agree."),
     Curve("uniformity", "Uniformity", "How evenly pictures spread over the sphere. Lower: more evenly."),
     Curve("embedding_rank", "Rank of the embedding", "As above, behind the projection head."),
@@ -79,8 +78,8 @@ def charts(records: Sequence[Record], curves: Sequence[Curve]) -> list[dict[str,
 
 
 def teacher_charts(record: Record) -> list[dict[str, Any]]:
-    """How far student and teachers agree, in one chart."""
-    note = "Similarity of their embeddings of one picture. Teachers that are one and the same (1.0) add nothing."
+    """How far student and teachers are from one another, in one chart."""
+    note = "Relative distance of their weights. 0: one and the same. Growing without end: the rate is too high."
     return _together(record, Curve("", "Student and teachers", note), TEACHERS)
 
 
@@ -94,10 +93,16 @@ def false_negative_charts(record: Record) -> list[dict[str, Any]]:
     mass = Curve("", "Weight on the right class", "Share of a soft label that lies on pictures of the query's class.")
     entropy = Curve("", "Entropy of the soft labels", "0: all weight on one picture. High: spread over many.")
     return [
-        *_together(record, found, {f"false_negatives.{view}": view for view in ALL_VIEWS}),
-        *_together(record, mass, {f"soft_labels.{view}.mass": view for view in VIEWS}),
-        *_together(record, entropy, {f"soft_labels.{view}.entropy": view for view in VIEWS}),
+        *_together(record, found, {f"false_negatives.{view}": view for view in (*views(record), ALL)}),
+        *_together(record, mass, {f"soft_labels.{view}.mass": view for view in views(record)}),
+        *_together(record, entropy, {f"soft_labels.{view}.entropy": view for view in views(record)}),
     ]
+
+
+def views(record: Record) -> list[str]:
+    """The views whose soft labels the run has logged, such as view2."""
+    found = (line.get(key) for line in record.metrics for key in ("soft_labels", "false_negatives"))
+    return sorted({str(name) for names in found if isinstance(names, dict) for name in names} - {ALL})
 
 
 def _together(record: Record, curve: Curve, names: dict[str, str]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msvq.files import write_atomically
-from msvq.report.curves import ALL_VIEWS
+from msvq.report.curves import ALL, views
 from msvq.report.pictures import class_name
 from msvq.report.records import Points, Record, read_records
 
@@ -82,7 +82,7 @@ def _false_negatives(records: Sequence[Record]) -> Any:
         figure.set_size_inches(1.4 + 4.2 * len(shown), 3.6)
         panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         for axes, record in zip(panels, shown, strict=True):
-            for style, view in enumerate(ALL_VIEWS):
+            for style, view in enumerate((*views(record), ALL)):
                 _line(axes, record.curve(f"false_negatives.{view}"), view, style)
             axes.set(xlabel="epoch", title=record.title if len(records) > 1 else "")
         panels[0].set(ylabel="false negatives found per picture")

@@ -3,10 +3,12 @@
 import csv
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import yaml
@@ -64,16 +66,31 @@ class Record:
         return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else 1.0
 
     def result(self, kind: str) -> Mapping[str, Any]:
-        """The first result of a kind of protocol, or nothing."""
-        return next((result for result in self.results if result.get("kind") == kind), {})
+        """The result of a kind of protocol as it stands for the run, or nothing.
+
+        It is of the last checkpoint, with all labels, on the run's own data; the frozen protocol comes before one that
+        was changed, and a changed one counts for kNN alone, whose k the number of labelled pictures may lower.
+        """
+        own = [
+            result
+            for result in self.results
+            if result.get("kind") == kind
+            and (result.get("labels", 1), result.get("checkpoint", "last")) == (1, "last")
+            and not result.get("transfer")
+        ]
+        own.sort(key=lambda result: bool(result.get("changes")))
+        return next((result for result in own if kind == "knn" or not result.get("changes")), {})
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of eval/<name>.npz, or nothing."""
         path = self.path / "eval" / f"{name}.npz"
         if not path.is_file():
             return {}
-        with np.load(path, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {key: arrays[key] for key in arrays.files}
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
+            raise _damaged(path) from None
 
 
 def read_record(run: Path) -> Record:
@@ -87,7 +104,7 @@ def read_record(run: Path) -> Record:
     return Record(
         path=run,
         title=printable(run.resolve().name),
-        settings=(yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else None) or {},
+        settings=_read_yaml(config),
         environment=_read_json(run / "environment.json"),
         metrics=read_metrics(run / "metrics.jsonl"),
         results=results,
@@ -117,8 +134,23 @@ def _count_rows(path: Path) -> int:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (ValueError, RecursionError):
+        raise _damaged(path) from None
     return found if isinstance(found, dict) else {}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise _damaged(path) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _damaged(path: Path) -> BadInput:
+    return BadInput(f"{str(path)!r} is damaged; restore it, or remove it to have a page without it")
 
 
 def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ KIND_NAMES = {
     "knn": "kNN: neighbours vote",
     "linear": "Linear classifier on frozen features",
     "probe": "Logistic regression on frozen features",
-    "finetune": "Whole network fine-tuned",
+    "finetune": "Network fine-tuned with labels",
 }
 
 
@@ -33,6 +33,7 @@ def percent(value: Any) -> str:
 def result_rows(record: Record) -> list[dict[str, str]]:
     """One row for each protocol that was measured."""
     rows = []
+    last_step = max((line.get("step", 0) for line in record.metrics), default=0)
     for result in record.results:
         top1, num_seeds = percent(result.get("top1")), len(result.get("seeds") or [])
         if num_seeds > 1 and result.get("top1_std") is not None:
@@ -46,6 +47,8 @@ def result_rows(record: Record) -> list[dict[str, str]]:
             notes.append(f"{100 * result['labels']:g} % of the labels")
         if num_seeds > 1:
             notes.append(f"{num_seeds} seeds")
+        if result.get("checkpoint") == "last" and (result.get("step") or last_step) < last_step:
+            notes.append(f"after {result['step']:,} of {last_step:,} steps")
         kind = str(result.get("kind", ""))
         rows.append(
             {

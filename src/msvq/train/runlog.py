@@ -40,7 +40,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(line, dict) or "step" not in line:
+            break
+        lines.append(line)
     return lines

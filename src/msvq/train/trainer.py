@@ -240,6 +240,7 @@ class Trainer:
         """Write a checkpoint with everything in it."""
         state = {
             "step": self.step,
+            "encoder": self._encoder_prefix(),
             "method": self.method.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -250,7 +251,13 @@ class Trainer:
 
     def save_best(self) -> None:
         """Keep the method as it is now, apart from the checkpoints that a run goes on from."""
-        save_best(self.checkpoints, {"step": self.step, "method": self.method.state_dict()})
+        state = {"step": self.step, "encoder": self._encoder_prefix(), "method": self.method.state_dict()}
+        save_best(self.checkpoints, state)
+
+    def _encoder_prefix(self) -> str:
+        """What the encoder's weights are called by in the method's state, before their own names."""
+        names = (name for name, module in self.method.named_modules() if module is self.method.encoder)
+        return f"{next(names)}."
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""

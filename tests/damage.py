@@ -1,0 +1,63 @@
+"""Damage done to files on purpose, and what came of it: for the tests, and for whoever wants to try more places."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from msvq.errors import BadInput
+
+Outcome = Literal["refused", "same", "mended"]
+PLACES = 200
+
+
+def damages(content: bytes, num: int = PLACES, seed: int = 0) -> Iterator[tuple[str, bytes]]:
+    """The content cut at `num` random places, and with a byte changed at as many; each with the words for it."""
+    generator = np.random.default_rng(seed)
+    for place in generator.integers(len(content), size=num).tolist():
+        yield f"cut at {place}", content[:place]
+    for place in generator.integers(len(content), size=num).tolist():
+        yield flip(content, place, int(generator.integers(1, 256)))
+
+
+def flip(content: bytes, place: int, bits: int) -> tuple[str, bytes]:
+    """The content with some bits of one byte the other way round, and the words for it."""
+    changed = bytes([content[place] ^ bits])
+    return f"byte {place} xor {bits}", content[:place] + changed + content[place + 1 :]
+
+
+def suffer(
+    path: Path, read: Callable[[], str], good: str, *, num: int = PLACES, seed: int = 0, restore: bool = True
+) -> Counter[Outcome]:
+    """Damage a file in many ways, read it after each, and count.
+
+    `read` tells what it found, in a form that can be compared: it refuses with BadInput, or it finds what is `good`
+    although the file is damaged ("same") or because it has made it anew ("mended"). Anything else fails here: an
+    exception of another kind as itself, a wrong result by an AssertionError that names the damage.
+    """
+    content, outcomes = path.read_bytes(), Counter[Outcome]()
+    try:
+        for words, damaged in damages(content, num, seed):
+            write_new(path, damaged)
+            try:
+                found = read()
+            except BadInput:
+                outcomes["refused"] += 1
+                continue
+            except Exception as error:
+                error.add_note(f"{path.name}: {words}")
+                raise
+            assert found == good, f"{path.name}, {words}: a wrong result"
+            outcomes["same" if path.read_bytes() == damaged else "mended"] += 1
+    finally:
+        if restore:
+            write_new(path, content)
+    return outcomes
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Put another file in its place: whoever has mapped the old one keeps it."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
