@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ class RunLog:
         """Append one line."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite({"kind": kind, **values})) + "\n")
+
+    def flush(self) -> None:
+        """Have what was written on disk."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after `step`, so that a resumed run does not log it twice."""

@@ -16,13 +16,14 @@ from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
 from msvq.methods.base import Batch, Loss, Method, Sight
 from msvq.settings import Section
-from msvq.train.checkpoint import save_best, save_checkpoint
+from msvq.train.checkpoint import Cadence, parse_cadence, save_best, save_checkpoint
 from msvq.train.compilation import compile_networks, compiles
 from msvq.train.limits import check_fit, enough_memory, wait
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.precision import Precision, autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
 from msvq.train.runlog import RunLog
+from msvq.train.signals import Interrupted, Interruptions
 
 
 def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -33,6 +34,11 @@ def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_rising)]
+
+
+def _cadence(every: int | str) -> int | str:
+    parse_cadence(every)
+    return every
 
 
 class TrainSettings(Section):
@@ -51,7 +57,7 @@ class TrainSettings(Section):
     compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
     device: str = "auto"
     precision: Precision = "auto"
-    checkpoint_every: Annotated[int, Ge(1)] = 1  # epochs
+    checkpoint_every: Annotated[int | str, AfterValidator(_cadence)] = "5m"  # steps, or a time: 30s, 5m, 2h
     log_every: Annotated[int, Ge(1)] = 10  # steps
     seed: Annotated[int, Ge(0)] = 0
 
@@ -110,6 +116,7 @@ class Trainer:
         precision: str,
         monitors: Sequence[Monitor] = (),
         observers: Sequence[Observer] = (),
+        record: Mapping[str, Any] | None = None,
     ) -> None:
         check_fit(method, settings.batch_size, settings.accumulate)
         self.device = loader.device
@@ -117,6 +124,7 @@ class Trainer:
         self.loader, self.augment, self.settings = loader, augment, settings
         self.display, self.precision = display, precision
         self.monitors, self.observers = monitors, observers
+        self.record = dict(record or {})  # what a checkpoint carries along, such as the run's settings
         self.checkpoints = directory / "checkpoints"
         self.log = RunLog(directory / "metrics.jsonl")
         self.optimiser = make_optimiser(
@@ -130,13 +138,16 @@ class Trainer:
             compile_networks(self.method)
         self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
         self.step, self.resumed = 0, False
+        self.epoch_loss, self.epoch_steps = 0.0, 0  # the sum over the epoch's steps so far
+        self.cadence = Cadence(settings.checkpoint_every)
+        self.interruptions = Interruptions(display.announce)
         self.total_steps = settings.epochs * len(loader)
         self.peak_rate = settings.base_lr * settings.batch_size / 256
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands."""
         self.method.train()
-        with self.display:
+        with self.display, self.interruptions:
             self.display.start(self.step)
             if not self.resumed:
                 self._measure(0)
@@ -145,24 +156,33 @@ class Trainer:
                 loss, speed = self._train_epoch(epoch)
                 self._measure(epoch + 1)
                 self.display.epoch(self.step, epoch + 1, loss, speed)
-                if (epoch + 1) % self.settings.checkpoint_every == 0 or epoch + 1 == self.settings.epochs:
-                    self.save()
+                self._save_if_due(last=epoch + 1 == self.settings.epochs)
+
+    def _save_if_due(self, *, last: bool = False) -> None:
+        """Write a checkpoint where it is time, at the end of the run, and when the run is asked to stop."""
+        stop = None if last else self.interruptions.wanted
+        if last or stop is not None or self.cadence.due(self.step):
+            self.save()
+        if stop is not None:
+            raise Interrupted(f"stopped and saved after {self.step:,} of {self.total_steps:,} steps", stop)
 
     def _train_epoch(self, epoch: int) -> tuple[float, float]:
         """Train to the end of an epoch; returns its mean loss and pictures per second."""
         started, first = time.monotonic(), self.step
-        losses: list[float] = []
         for batch in self.loader.epoch(epoch, start=self.step % len(self.loader)):
             lr = self.learning_rate()
             loss, logs = self.train_step(*batch, lr)
             self.step += 1
-            losses.append(loss)
+            self.epoch_loss, self.epoch_steps = self.epoch_loss + loss, self.epoch_steps + 1
             speed = (self.step - first) * self.settings.batch_size / (time.monotonic() - started)
             if self.step % self.settings.log_every == 0:
                 values = {"loss": loss, "lr": lr, **{name: float(value) for name, value in logs.items()}}
                 self.log.write("step", {"step": self.step, "epoch": epoch + 1, **values})
             self.display.step(self.step, epoch + 1, loss, speed)
-        mean = sum(losses) / len(losses)
+            if self.step % len(self.loader):  # after the epoch's last step, it is first measured
+                self._save_if_due()
+        mean = self.epoch_loss / self.epoch_steps
+        self.epoch_loss, self.epoch_steps = 0.0, 0
         self.log.write(
             "epoch",
             {"step": self.step, "epoch": epoch + 1, "loss": mean, "lr": lr, "images_per_second": speed},
@@ -240,21 +260,28 @@ class Trainer:
         """Write a checkpoint with everything in it."""
         state = {
             "step": self.step,
+            "total_steps": self.total_steps,
+            "epoch_loss": [self.epoch_loss, self.epoch_steps],
+            "record": self.record,
             "method": self.method.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
             "generator": self.generator.get_state(),
             "monitors": {type(monitor).__name__: monitor.state_dict() for monitor in self.monitors},
         }
+        self.log.flush()  # what a checkpoint follows is on disk before it
         save_checkpoint(self.checkpoints, state)
+        self.cadence.saved()
 
     def save_best(self) -> None:
         """Keep the method as it is now, apart from the checkpoints that a run goes on from."""
-        save_best(self.checkpoints, {"step": self.step, "method": self.method.state_dict()})
+        state = {"step": self.step, "record": self.record, "method": self.method.state_dict()}
+        save_best(self.checkpoints, state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
         self.step, self.resumed = state["step"], True
+        self.epoch_loss, self.epoch_steps = state["epoch_loss"]
         self.method.load_state_dict(state["method"])
         self.optimiser.load_state_dict(state["optimiser"])
         if state.get("scaler"):
