@@ -17,7 +17,7 @@ from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings
 from msvq.settings import Section, explain
-from msvq.train.trainer import TrainSettings
+from msvq.train.settings import TrainSettings
 
 
 class AugmentSettings(Section):
