@@ -5,13 +5,16 @@ VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test faults lint clean
 
 demo: $(READY)
 	$(RUN)/msvq demo
 
 test: $(READY) lint
 	$(RUN)/python -m pytest
+
+faults: $(READY)    # kills, full disks, damaged files: some minutes
+	OMP_NUM_THREADS=1 $(RUN)/python -m faults --markdown faults.md
 
 lint: $(READY)
 	$(RUN)/ruff check .

@@ -11,9 +11,9 @@ from rich.table import Table
 from msvq.completion import complete
 from msvq.data.loader import Loader
 from msvq.display import Display
+from msvq.errors import BadInput
 from msvq.evaluation import open_for
 from msvq.methods import METHODS
-from msvq.pretraining import check_same_data
 from msvq.report.page import write_report
 from msvq.run import Run, load
 from msvq.study import study
@@ -44,7 +44,11 @@ def analyze(
     settings = settings.model_copy(update={"data": source})
     dataset, _ = open_for(run, data, data_root, moved=True, display=display)
     try:
-        check_same_data(run, dataset)
+        if run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
+            raise BadInput(
+                f"the pictures of {dataset.name} are not those of the run; "
+                f"give the right ones with --data or --data-root"
+            )
         settings = complete(settings, dataset, target)
         wanted = resolve_precision(check_precision(precision or settings.train.precision), target)
         settings = settings.model_copy(update={"train": settings.train.model_copy(update={"precision": wanted})})

@@ -13,16 +13,25 @@ from msvq.errors import BadInput
 from msvq.model.backbones import resolve_stem
 from msvq.train.precision import resolve_precision
 
-# What may differ between a run and its continuation: none of it changes the result, but for train.accumulate, which
-# a run that has run out of memory needs.
+# What may differ between a run and its continuation. Most of it does not change what is learned; train.accumulate,
+# which a run that has run out of memory needs, and train.epochs do: from where the run stands, the learning rate and
+# all else that goes by the share of the run follow the schedule of the new length.
 MAY_CHANGE = {
     ("train", "device"),
     ("train", "accumulate"),
+    ("train", "epochs"),
+    ("train", "checkpoint_every"),
+    ("train", "log_every"),
     ("data", "mode"),
     ("data", "workers"),
     ("data", "root"),
     ("data", "max_skipped"),
+    ("evaluate", "every"),
+    ("analyze", "every"),
+    ("analyze", "batches"),
+    ("analyze", "map"),
 }
+PLACES = {("data", "mode"), ("data", "workers"), ("data", "root"), ("train", "device")}  # not worth a record
 
 
 def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
@@ -89,18 +98,25 @@ def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]
     return filled
 
 
-def check_unchanged(saved: Settings, now: Settings) -> None:
-    """Raise if a setting differs from the run's in a way that changes the result.
+def check_unchanged(saved: Settings, now: Settings) -> dict[str, list[Any]]:
+    """Raise if a setting differs from the run's in a way that would make it another run.
 
-    A folder may have moved: whether its pictures are the same is for the caller to check.
+    Returns what differs otherwise and is worth a record: the name -> [what it was, what it is now]. A folder may have
+    moved: whether its pictures are the same is for the caller to check.
     """
+    changed: dict[str, list[Any]] = {}
     paths = is_path(saved.data.source) and is_path(now.data.source)
     moved = {("data", "source")} if paths else set()
     for section in ("data", "augment", "backbone", "method", "train", "evaluate", "analyze"):
         old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
         for key in old | new:
-            if old.get(key) != new.get(key) and (section, key) not in MAY_CHANGE | moved:
+            if old.get(key) == new.get(key) or (section, key) in moved:
+                continue
+            if (section, key) in MAY_CHANGE:
+                changed |= {} if (section, key) in PLACES else {f"{section}.{key}": [old.get(key), new.get(key)]}
+            else:
                 raise BadInput(
                     f"cannot resume with another {section}.{key}: the run has {old.get(key)!r}, "
                     f"not {new.get(key)!r}; leave the flag out, or start a new run in another --out"
                 )
+    return changed

@@ -1,6 +1,6 @@
 """Settings: a recipe, then the command's flags, then `--set`; typed, complete, every bad key named."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings
 from msvq.settings import Section, explain
-from msvq.train.trainer import TrainSettings
+from msvq.train.settings import TrainSettings
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 
@@ -105,14 +105,21 @@ def _unshared(value: Any, depth: int = 0) -> Any:
 def resolve(
     *,
     recipe: str | Path | None = None,
+    base: Mapping[str, Any] | None = None,
     data: str | None = None,
     data_root: str | Path | None = None,
     method: str | None = None,
     overrides: Iterable[str] = (),
     **train: Any,
 ) -> Settings:
-    """Complete settings from a recipe, the named flags, `train` values that are not None, and `--set`."""
-    values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(data or "patterns", "folder"))
+    """Complete settings from a recipe, the named flags, `train` values that are not None, and `--set`.
+
+    `base`: plain values to take instead of a recipe, such as the settings of a run that goes on.
+    """
+    if base is not None:
+        values = {key: _unshared(value) for key, value in base.items()}
+    else:
+        values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(data or "patterns", "folder"))
     flags = {f"train.{key}": value for key, value in train.items() if value is not None}
     if data is not None:
         flags["data.source"] = data

@@ -7,13 +7,15 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 import torchvision
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.config import Settings
@@ -23,6 +25,7 @@ from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.version import __version__
 
+LOCK = ".lock"
 RUN_FILES = [
     "config.yaml",
     "environment.json",
@@ -37,11 +40,33 @@ RUN_FILES = [
 ]
 
 
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keep other processes out of a run directory. A process that dies leaves no lock behind: the system holds it."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / LOCK
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        who = path.read_text(encoding="utf-8", errors="replace").strip()
+        raise BadInput(
+            f"another process{f' ({who})' if who else ''} is writing to {str(out)!r}; "
+            f"wait for it, or choose another --out"
+        ) from None
+    try:
+        path.write_text(f"{os.getpid()} on {platform.node()}\n", encoding="utf-8")
+        yield
+    finally:
+        path.write_text("", encoding="utf-8")
+        lock.release()
+
+
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(out.iterdir()):
+    if not out.is_dir() or not any(path.name != LOCK for path in out.iterdir()):
         return
     if not (out / "config.yaml").is_file():
         raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")

@@ -1,7 +1,9 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -10,22 +12,21 @@ from msvq.analyze.collapse import Verdict
 from msvq.analyze.health import HealthMonitor
 from msvq.analyze.monitor import AnalysisMonitor
 from msvq.building import build_method, make_augment
-from msvq.completion import check_unchanged, complete, fit_to_data
+from msvq.completion import complete, fit_to_data
 from msvq.config import Settings, resolve
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
-from msvq.directory import add_skipped, check_out, environment, start_directory
+from msvq.directory import add_skipped, check_out, environment, locked, start_directory
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
-from msvq.files import write_text
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
-from msvq.run import Run, load, save_encoder
+from msvq.resuming import Saved, go_on, has_checkpoint, open_saved
+from msvq.run import Run, save_encoder
 from msvq.study import pair_function, study
-from msvq.train.checkpoint import load_checkpoint
 from msvq.train.limits import check_fit
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
@@ -47,6 +48,7 @@ def pretrain(
     precision: str | None = None,
     compile: bool | None = None,
     resume: bool = False,
+    auto_resume: bool = False,
     overwrite: bool = False,
     console: Console | None = None,
     made_by: str = "msvq.pretrain",
@@ -56,50 +58,62 @@ def pretrain(
     `overrides` are `key.path=value` strings. Nothing on disk changes until all of the input is checked.
     """
     out, console = Path(out), console or Console()
-    saved = load_for_resume(out) if resume else None
-    settings = resolve(
-        recipe=recipe if recipe is not None or saved is None else out / "config.yaml",
-        data=data,
-        data_root=data_root,
-        method=method,
-        overrides=overrides,
-        **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
-    )
-    check_source(settings.data.source)
-    target = resolve_device(settings.train.device)
-    if saved is None:
-        check_out(out, overwrite=overwrite)
-    dataset = open_dataset(settings.data, download=download, display=Display(console))
-    try:
-        return _pretrain(out, settings, dataset, target, saved, console, made_by, recipe=recipe, overrides=overrides)
-    finally:
+    display = Display(console)
+    with ExitStack() as held:
+        if auto_resume:
+            resume = has_checkpoint(out)
+            overwrite = overwrite or (out / "config.yaml").is_file()  # begun, but nothing was saved yet
+        if resume and out.is_dir():
+            held.enter_context(locked(out))
+        saved = open_saved(out, display) if resume else None
+        if saved is not None and auto_resume and saved.finished and epochs in (None, saved.settings.train.epochs):
+            display.note(f"the run in {out} is finished already")
+            return Run(out)
+        settings = resolve(
+            recipe=recipe,
+            base=saved.settings.model_dump(mode="json") if saved is not None and recipe is None else None,
+            data=data,
+            data_root=data_root,
+            method=method,
+            overrides=overrides,
+            **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
+        )
+        check_source(settings.data.source)
+        target = resolve_device(settings.train.device)
+        if saved is None:
+            check_out(out, overwrite=overwrite)
+        dataset = open_dataset(settings.data, download=download, display=display)
         if dataset.stream is not None:
-            dataset.stream.workers.close()
+            held.callback(dataset.stream.workers.close)
+        fitting = is_path(settings.data.source) and recipe is None and saved is None
+        asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
+        settings, network, loader, notes = prepare(settings, dataset, target, asked_for)
+        if saved is not None:
+            go_on(saved, settings, dataset)
+        else:
+            held.enter_context(locked(out))
+            check_out(out, overwrite=overwrite)  # another process may have been here meanwhile
+            start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
+        if dataset.stream is not None:
+            dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
+        for note in notes:
+            display.note(f"note: {note}")
+        return train(out, settings, dataset, network, loader, console=console, saved=saved)
 
 
-def _pretrain(
-    out: Path,
-    settings: Settings,
-    dataset: DataSet,
-    target: torch.device,
-    saved: Run | None,
-    console: Console,
-    made_by: str,
-    *,
-    recipe: str | Path | None,
-    overrides: tuple[str, ...] | list[str],
-) -> Run:
+def prepare(
+    settings: Settings, dataset: DataSet, target: torch.device, asked_for: Sequence[str] | None
+) -> tuple[Settings, Method, Loader, list[str]]:
+    """Complete settings, the untrained method and the loader, all checked; and sentences about what was changed.
+
+    `asked_for`: settings that were named, where the others are fitted to the number of pictures; None: none are.
+    """
     notes = list(dataset.notes)
     pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
-    if is_path(settings.data.source) and recipe is None and saved is None:
-        asked_for = (text.partition("=")[0].strip() for text in overrides)
+    if asked_for is not None:
         settings, changes = fit_to_data(settings, len(pictures), keep=asked_for)
         notes += changes
     settings = complete(settings, dataset, target)
-    if saved is not None:
-        check_unchanged(saved.config, settings)
-        check_same_data(saved, dataset)
-        write_text(out / "config.yaml", settings.to_yaml())  # where the data is now
     network = build_method(settings, dataset.size)
     check_fit(network, settings.train.batch_size, settings.train.accumulate)
     for view in network.views:
@@ -110,14 +124,7 @@ def _pretrain(
             f"{settings.method_name} learns from labels, and {dataset.name} has none; choose another --method"
         )
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
-    if saved is None:
-        start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
-    if dataset.stream is not None:
-        dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
-    display = Display(console)
-    for note in notes:
-        display.note(f"note: {note}")
-    return train(out, settings, dataset, network, loader, console=console, resume=saved is not None)
+    return settings, network, loader, notes
 
 
 def make_trainer(
@@ -130,6 +137,7 @@ def make_trainer(
     display: TrainingDisplay,
     monitors: Sequence[Monitor] = (),
     observers: Sequence[Observer] = (),
+    record: Mapping[str, Any] | None = None,
 ) -> Trainer:
     """The loop for complete settings."""
     return Trainer(
@@ -142,6 +150,7 @@ def make_trainer(
         precision=settings.train.precision,
         monitors=monitors,
         observers=observers,
+        record=record,
     )
 
 
@@ -153,7 +162,7 @@ def train(
     loader: Loader,
     *,
     console: Console,
-    resume: bool,
+    saved: Saved | None,
 ) -> Run:
     """Train to the end and write everything that the run leaves behind."""
     precision = settings.train.precision
@@ -187,12 +196,20 @@ def train(
         console.print("note: no labels, so no accuracy: rank and std tell whether features collapse", highlight=False)
     display = TrainingDisplay(console, total_steps=epochs * len(loader), epochs=epochs)
     trainer = make_trainer(
-        settings, data, method, loader, directory=out, display=display, monitors=monitors, observers=[watch]
+        settings,
+        data,
+        method,
+        loader,
+        directory=out,
+        display=display,
+        monitors=monitors,
+        observers=[watch],
+        record={"settings": settings.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
     )
     if knn is not None:
         knn.on_best = trainer.save_best
-    if resume:
-        trainer.load(load_checkpoint(out / "checkpoints"))
+    if saved is not None:
+        trainer.load(saved.state)
     console.print(
         f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {settings.train.epochs} epochs of "
         f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "
@@ -211,20 +228,3 @@ def train(
 def warn(verdict: Verdict, console: Console) -> None:
     """Say that a run is collapsing, and what to try."""
     Display(console).note(" ".join([f"warning: {verdict.sentence}", *verdict.advice]))
-
-
-def load_for_resume(out: Path) -> Run:
-    """The run to continue."""
-    if not (out / "config.yaml").is_file():
-        raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
-    return load(out)
-
-
-def check_same_data(saved: Run, data: DataSet) -> None:
-    """Raise if the pictures are not those that the run began with."""
-    began = saved.environment().get("data_fingerprint")
-    if began is not None and began != data.fingerprint():
-        raise BadInput(
-            f"the pictures of {data.name} have changed since the run began, so it cannot be continued exactly; "
-            f"restore them, or start a new run in another --out"
-        )

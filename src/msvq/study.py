@@ -2,9 +2,12 @@
 
 import json
 import math
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.analyze.collapse import verdict
@@ -23,6 +26,7 @@ from msvq.evaluation import PRECISION, identity, measure, save_result
 from msvq.files import write_text
 from msvq.methods import Method
 from msvq.protocols import Subject
+from msvq.ranks import in_shares
 from msvq.run import Run
 from msvq.train.precision import autocast
 from msvq.train.runlog import finite
@@ -102,15 +106,20 @@ def pair_function(settings: Settings, data: DataSet, device: torch.device) -> Pa
         generator = torch.Generator().manual_seed(0)
         was_training = encoder.training
         encoder.eval()
-        found: list[tuple[Tensor, ...]] = []
+        found: list[Tensor] = []  # [n, 2, d] each
+
+        def of_share(images: NDArray[np.uint8], rows: slice) -> Tensor:
+            part = torch.from_numpy(images[rows]).to(device)
+            views = augment(part, ("weak", "weak"), generator, rows=rows, of=len(images))
+            with torch.no_grad(), autocast(device, settings.train.precision):
+                return torch.stack([encoder(view).float().cpu() for view in views], dim=1)
+
         try:
             for images in kept.in_order(500):
-                views = augment(torch.from_numpy(images).to(device), ("weak", "weak"), generator)
-                with torch.no_grad(), autocast(device, settings.train.precision):
-                    found.append(tuple(encoder(view).float().cpu() for view in views))
+                found.append(in_shares(len(images), partial(of_share, images)))
         finally:
             encoder.train(was_training)
-        first, second = (torch.cat(part) for part in zip(*found, strict=True))
+        first, second = torch.cat(found).unbind(1)
         return first, second
 
     return pairs

@@ -22,7 +22,8 @@ from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
 from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
 from msvq.train.progress import TrainingDisplay
-from msvq.train.trainer import NonFiniteLoss, Trainer, TrainSettings
+from msvq.train.settings import TrainSettings
+from msvq.train.trainer import NonFiniteLoss, Trainer
 
 SMALL = [
     *("backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"),

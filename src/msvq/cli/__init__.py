@@ -1,5 +1,6 @@
 """The command line: one thin function per command; the work is done elsewhere."""
 
+import signal
 import sys
 import traceback
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import typer
 from rich.console import Console
 
 from msvq.cli import judging, knowledge, training
-from msvq.cli.options import app
+from msvq.cli.options import Stopped, app
 from msvq.display import printable
 from msvq.errors import BadInput
 from msvq.version import __version__
@@ -41,10 +42,10 @@ def main(arguments: list[str] | None = None) -> None:
             f"msvq: {printable(sentence)}", style="red", soft_wrap=True, markup=False, highlight=False
         )
         sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
-        way_out = "; continue the run with --resume" if "pretrain" in arguments else ""
-        Console(stderr=True).print(f"msvq: interrupted{way_out}")
-        sys.exit(130)
+    except (Stopped, KeyboardInterrupt, typer.Abort) as error:
+        told = f": {error}" if isinstance(error, Stopped) else ""
+        Console(stderr=True).print(f"msvq: interrupted{told}", soft_wrap=True, markup=False, highlight=False)
+        sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
 
 
 def _version(wanted: bool) -> None:

@@ -5,6 +5,15 @@ from typing import Annotated
 
 import typer
 
+
+class Stopped(Exception):
+    """A person stopped a command; KeyboardInterrupt itself typer would swallow."""
+
+    def __init__(self, sentence: str, signal_number: int) -> None:
+        super().__init__(sentence)
+        self.signal_number = signal_number
+
+
 app = typer.Typer(
     name="msvq",
     help="Learn an image encoder from unlabelled pictures, and see whether it worked.",

@@ -1,13 +1,15 @@
 """Commands that train, and that tell what training will take."""
 
 import json
+import shlex
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from msvq.cli.options import Data, Device, MethodName, Overrides, PrecisionName, Recipe, Root, app
+from msvq.cli.options import Data, Device, MethodName, Overrides, PrecisionName, Recipe, Root, Stopped, app
 from msvq.display import printable
 from msvq.errors import BadInput
 
@@ -58,6 +60,10 @@ def pretrain(
         bool | None, typer.Option("--compile", help="Compile the networks first: a minute or two, then faster steps.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    auto_resume: Annotated[
+        bool,
+        typer.Option("--auto-resume", help="Continue the run in --out if there is one, else start it: for job queues."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
 ) -> None:
     """Train an encoder.
@@ -67,25 +73,31 @@ def pretrain(
     """
     from msvq.pretraining import pretrain as run_pretrain
 
-    if resume and overwrite:
+    if (resume or auto_resume) and overwrite:
         raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
-    run = run_pretrain(
-        out=out,
-        data=data,
-        data_root=data_root,
-        download=download,
-        method=method,
-        recipe=recipe,
-        epochs=epochs,
-        overrides=settings or [],
-        seed=seed,
-        device=device,
-        precision=precision,
-        compile=compiled,
-        resume=resume,
-        overwrite=overwrite,
-        made_by="msvq pretrain",
-    )
+    try:
+        run = run_pretrain(
+            out=out,
+            data=data,
+            data_root=data_root,
+            download=download,
+            method=method,
+            recipe=recipe,
+            epochs=epochs,
+            overrides=settings or [],
+            seed=seed,
+            device=device,
+            precision=precision,
+            compile=compiled,
+            resume=resume,
+            auto_resume=auto_resume,
+            overwrite=overwrite,
+            made_by="msvq pretrain",
+        )
+    except KeyboardInterrupt as stop:
+        told = f"{stop}; " if stop.args else ""
+        again = f"{told}continue with: msvq pretrain --out {shlex.quote(str(out))} --resume"
+        raise Stopped(again, getattr(stop, "signal_number", signal.SIGINT)) from None
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False)
 

@@ -25,6 +25,7 @@ from msvq.memory import keep_freed_memory
 from msvq.settings import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+ALL = slice(None)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -68,12 +69,20 @@ class Augment:
         keep_freed_memory()
 
     def __call__(
-        self, images: Tensor, kinds: Sequence[str], generator: torch.Generator, *, size: int | None = None
+        self,
+        images: Tensor,
+        kinds: Sequence[str],
+        generator: torch.Generator,
+        *,
+        size: int | None = None,
+        rows: slice = ALL,
+        of: int | None = None,
     ) -> tuple[Tensor, ...]:
         """Independent views of `images` uint8 [N, H, W, 3], one per entry of `kinds`.
 
         Each is a normalised float32 [N, 3, size, size] in channels_last. A `size` below the usual one draws the
-        same views with fewer pixels; blur shrinks with them.
+        same views with fewer pixels; blur shrinks with them. Where `images` are the `rows` of a batch `of` so many
+        pictures, they get the views that they would get in that batch, and the generator moves on as far.
         """
         for kind in kinds:
             if kind not in self.views:
@@ -81,28 +90,33 @@ class Augment:
         _check(images)
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than 256 levels
             source = to_source(images)
-            return tuple(self._view(source, self.views[kind], generator, size or self.size) for kind in kinds)
+            return tuple(
+                self._view(source, self.views[kind], generator, size or self.size, rows, of or len(images))
+                for kind in kinds
+            )
 
-    def _view(self, source: Tensor, settings: ViewSettings, generator: torch.Generator, size: int) -> Tensor:
+    def _view(
+        self, source: Tensor, settings: ViewSettings, generator: torch.Generator, size: int, rows: slice, of: int
+    ) -> Tensor:
         """One view [N, 3, side, side] of `source` [N, H, 3, W], its side the view's share of `size`."""
         side = max(1, round(size * settings.scale))
-        num, height, _, width = source.shape
-        boxes = crop_boxes(num, height, width, area=settings.crop_area, generator=generator)
-        draws = torch.rand(num, 13, generator=generator, device=generator.device)
+        height, width = source.shape[1], source.shape[3]
+        boxes = crop_boxes(of, height, width, area=settings.crop_area, generator=generator)[rows]
+        draws = torch.rand(of, 13, generator=generator, device=generator.device)[rows]
         flip, jittered, greyed, blurred, spread = draws[:, :5].unbind(1)
         view = resample(source, boxes, flip < settings.flip, side)
 
-        if (rows := (jittered < settings.jitter_p).nonzero()[:, 0]).numel():
+        if (some := (jittered < settings.jitter_p).nonzero()[:, 0]).numel():
             order = draws[:, 5:9].argsort(1)
-            rows = rows[hue_turn(order[rows]).argsort(stable=True)]
-            factors, order = _jitter_factors(draws[:, 9:], settings.jitter)[rows], order[rows]
-            view = on_some(view.contiguous(), rows, lambda some: jitter_sorted_(some, factors, order))
-        if (rows := (greyed < settings.grey_p).nonzero()[:, 0]).numel():
-            view = on_some(view, rows, to_grey)
-        if (rows := (blurred < settings.blur_p).nonzero()[:, 0]).numel():
+            some = some[hue_turn(order[some]).argsort(stable=True)]
+            factors, order = _jitter_factors(draws[:, 9:], settings.jitter)[some], order[some]
+            view = on_some(view.contiguous(), some, lambda part: jitter_sorted_(part, factors, order))
+        if (some := (greyed < settings.grey_p).nonzero()[:, 0]).numel():
+            view = on_some(view, some, to_grey)
+        if (some := (blurred < settings.blur_p).nonzero()[:, 0]).numel():
             low, high = (sigma * side / self.size for sigma in settings.blur_sigma)
-            sigma, radius = (low + (high - low) * spread)[rows], math.ceil(3 * high)
-            view = on_some(view, rows, lambda some: gaussian_blur(some, sigma, radius=radius))
+            sigma, radius = (low + (high - low) * spread)[some], math.ceil(3 * high)
+            view = on_some(view, some, lambda part: gaussian_blur(part, sigma, radius=radius))
         return normalise(view, self.mean, self.std)
 
 

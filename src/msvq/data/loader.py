@@ -8,6 +8,7 @@ from torch import Tensor
 
 from msvq.data.store import Pictures
 from msvq.errors import BadInput
+from msvq.ranks import own_rows
 
 ORDER, VIEWS = 0, 1  # streams of random numbers that one seed feeds
 
@@ -18,7 +19,10 @@ def derive_seed(*numbers: int) -> int:
 
 
 class Loader:
-    """Shuffled batches of uint8 pictures; the last partial batch of an epoch is dropped."""
+    """Shuffled batches of uint8 pictures; the last partial batch of an epoch is dropped.
+
+    On several ranks each reads its own rows of a batch, of `batch_size` / W pictures.
+    """
 
     def __init__(self, pictures: Pictures, *, batch_size: int, seed: int, device: torch.device) -> None:
         if len(pictures) < batch_size:
@@ -39,7 +43,7 @@ class Loader:
         """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
         order = torch.randperm(len(self.pictures), generator=generator).numpy()
-        chosen = (order[i * self.batch_size : (i + 1) * self.batch_size] for i in range(start, len(self)))
+        chosen = (order[i * self.batch_size : (i + 1) * self.batch_size][own_rows()] for i in range(start, len(self)))
         for images, numbers in self.pictures.batches(chosen):
             indices = torch.from_numpy(numbers)
             yield (

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from msvq.data.augment import eval_view
 from msvq.data.store import DataSet, Pictures
+from msvq.ranks import in_shares
 from msvq.train.precision import autocast
 
 
@@ -47,10 +48,13 @@ def feature_function(
 ) -> Callable[[nn.Module, Pictures], Tensor]:
     """A function from an encoder and pictures to features [N, d], as the data set is tested.
 
-    `advance` is told how many pictures are done.
+    `advance` is told how many pictures are done. On several ranks each computes a share, and has all in the end.
     """
 
     def features(encoder: nn.Module, pictures: Pictures) -> Tensor:
+        return in_shares(len(pictures), lambda rows: of_share(encoder, pictures.part(rows.start, rows.stop)))
+
+    def of_share(encoder: nn.Module, pictures: Pictures) -> Tensor:
         def batches() -> Iterator[NDArray[uint8]]:
             for images in pictures.in_order(500):
                 yield images

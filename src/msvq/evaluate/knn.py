@@ -15,6 +15,7 @@ from msvq.data.store import DataSet, Pictures
 from msvq.evaluate.labels import held_out
 from msvq.methods.base import Method
 from msvq.model.losses import unit
+from msvq.ranks import in_shares
 from msvq.settings import Section
 
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
@@ -98,7 +99,8 @@ def knn_accuracy(
     """Top-1 accuracy in percent of queries [M, d] by a bank [N, d], given the labels of bank and queries."""
     known, truth = (torch.from_numpy(part) for part in labels)
     num_classes = 1 + int(max(known.max(), truth.max()))
-    voted = knn_predict(bank, known, queries, k=k, temp=temp, num_classes=num_classes)
+    vote = partial(knn_predict, k=k, temp=temp, num_classes=num_classes)
+    voted = in_shares(len(queries), lambda rows: vote(bank, known, queries[rows]))
     return 100 * float((voted == truth).float().mean())
 
 

@@ -39,7 +39,8 @@ def bench(
         data_root=data_root,
         method=method,
         overrides=overrides,
-        **{"device": device, "precision": precision},
+        device=device,
+        precision=precision,
     )
     display, target = display or Display(), resolve_device(settings.train.device)
     with opened_scene(settings, display) as scene:

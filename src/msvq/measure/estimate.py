@@ -22,6 +22,7 @@ from msvq.evaluate.neighbours import NUM_BANK
 from msvq.measure.machine import forget_peak, held_memory, peak_memory
 from msvq.measure.rehearsal import Rehearsal, Scene, rehearse
 from msvq.measure.timing import READ, stages, synchronise, time_steps
+from msvq.train.checkpoint import parse_cadence
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 
@@ -135,9 +136,10 @@ def estimate(
         saving, size = _time_checkpoint(trainer)
         packing = _time_packing(scene, trial.settings) if scene.pack else 0.0
         peak = peak_memory(device) if peak is None else peak
-    evaluate, every = trial.settings.evaluate, trial.settings.train.checkpoint_every
+    evaluate = trial.settings.evaluate
     evaluations = sum(e % evaluate.every == 0 or e == epochs for e in range(epochs + 1))
-    saves = 1 + sum(e % every == 0 or e == epochs for e in range(1, epochs + 1))
+    every, seconds = parse_cadence(trial.settings.train.checkpoint_every)
+    saves = 2 + int(training // seconds if every is None else trainer.total_steps // every)
     features = 0 if device.type == "cuda" else _evaluation_bytes(trial, scene)
     return Estimate(
         settings=trial.settings,

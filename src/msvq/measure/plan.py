@@ -48,7 +48,9 @@ class Wishes:
             data_root=self.data_root,
             method=self.method,
             overrides=self.overrides,
-            **{"epochs": self.epochs, "device": self.device, "precision": self.precision},
+            epochs=self.epochs,
+            device=self.device,
+            precision=self.precision,
         )
 
     def command(self, source: str, out: str | Path | None, *, download: bool) -> str:

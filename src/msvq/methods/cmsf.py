@@ -14,6 +14,7 @@ from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
+from msvq.ranks import gather
 
 
 class Targets(NamedTuple):
@@ -108,7 +109,7 @@ class CMSF(Method):
     def _targets_of_previous_epoch(self, batch: Batch) -> Targets:
         assert batch.indices is not None
         k, v = unit(self.teacher(batch.views[1])), self.previous[batch.indices]
-        self.previous[batch.indices] = k
+        self.previous[gather(batch.indices)] = gather(k)  # the whole batch's, on every rank
         self.queue.push(k, batch.labels, at_once=True)
         self.second_queue.push(v, batch.labels, at_once=True)
         allowed = self.queue.keys[self.second_queue.nearest(v, self.num_constrained)]  # [N, k', d]

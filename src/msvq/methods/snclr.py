@@ -13,6 +13,7 @@ from msvq.model.heads import mlp
 from msvq.model.losses import unit
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
+from msvq.ranks import gather
 
 
 class Targets(NamedTuple):
@@ -85,12 +86,12 @@ class SNCLR(Method):
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """-1/N Σ_i Σ_c y_ic log softmax_c(p̂_i · ĉ / τ) over the candidates c."""
-        num, k = targets.neighbours.shape[:2]
-        candidates = torch.cat([targets.k, targets.neighbours.flatten(0, 1)])
-        p = unit(self.predictor(z))
+        p, z, keys, neighbours = map(gather, (unit(self.predictor(z)), z, *targets))  # of the whole batch
+        num, k = neighbours.shape[:2]
+        candidates = torch.cat([keys, neighbours.flatten(0, 1)])
         with torch.autocast(z.device.type, enabled=False):
             log_s = torch.log_softmax(p @ candidates.T / self.temp, dim=1)
-            a = self.soft_labels(z, targets.neighbours)
+            a = self.soft_labels(z, neighbours)
         own = torch.arange(num, device=z.device)
         slots = num + own[:, None] * k + torch.arange(k, device=z.device)
         loss = -(log_s[own, own] + (a * log_s.gather(1, slots)).sum(1)).mean()

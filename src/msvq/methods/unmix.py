@@ -14,6 +14,7 @@ from msvq.errors import BadInput, unknown
 from msvq.methods.base import METHODS, Batch, Loss, Method, Share, Sight, Taught, swapped
 from msvq.model.random_state import RandomState
 from msvq.model.teacher import Backbone
+from msvq.ranks import flip
 
 VERBS = ("follow", "targets", "compare", "store")
 
@@ -72,7 +73,7 @@ class UnMix(Method):
             loss, sights = loss + plain.value, sights or plain.sights
             loss = loss + share * base.compare(q_m, target).value
             # Reversing the embeddings equals encoding the reversed batch, also under interleaved batch-norm groups.
-            loss = loss + (1 - share) * base.compare(q_m.flip(0), target).value
+            loss = loss + (1 - share) * base.compare(flip(q_m), target).value
         for target in targets:
             base.store(target, batch.labels)
         return Loss(loss, sights=sights)
@@ -88,14 +89,14 @@ class UnMix(Method):
     def _whole(self, batch: Batch) -> Loss:
         x1, x2, *others = batch.views
         share, mixture = self.mix(x2)
-        seconds = (x2, mixture, mixture.flip(0))
+        seconds = (x2, mixture, flip(mixture))
         losses: list[Loss] = [self.base(batch._replace(views=(x1, second, *others))) for second in seconds]
         plain, mixed, reverse = (loss.value for loss in losses)
         return Loss(plain + share * mixed + (1 - share) * reverse, sights=losses[0].sights)
 
     def mix(self, x: Tensor) -> tuple[float, Tensor]:
         """λ, and x [N, 3, H, W] mixed with its reverse: blended whole, or with a box of it pasted in."""
-        reverse = x.flip(0)
+        reverse = flip(x)
         blend = self.random.uniform() < self.global_share
         share = self.random.beta(self.alpha)
         box = paste_box(share, x.shape[-2:], (self.random.uniform(), self.random.uniform()))

@@ -1,10 +1,15 @@
-"""Losses on embeddings. Similarities, softmax and losses are always computed in fp32 (or fp64 if given)."""
+"""Losses on embeddings. Similarities, softmax and losses are always computed in fp32 (or fp64 if given).
+
+On several ranks each has its rows of the batch, and the loss is the mean over the ranks. Where the pictures of a batch
+are contrasted with each other, all of them are gathered, and every rank computes the loss of the whole batch.
+"""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from msvq.model.relations import Relation, relation
+from msvq.ranks import gather
 
 
 def unit(z: Tensor) -> Tensor:
@@ -47,6 +52,7 @@ def mean_shift(p: Tensor, neighbours: Tensor) -> Tensor:
 
 def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
     """SimCLR's loss over the 2N embeddings of two views [N, d]: each finds its partner among all the others."""
+    z1, z2 = gather(z1), gather(z2)
     z = unit(torch.cat([z1, z2]))
     with torch.autocast(z.device.type, enabled=False):
         logits = z @ z.T / temp
@@ -57,6 +63,7 @@ def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
 
 def cross_view(a: Tensor, b: Tensor, *, temp: float) -> Tensor:
     """Row i of a [N, d] finds row i of b among all of b, and the other way round: the mean of both."""
+    a, b = gather(a), gather(b)
     with torch.autocast(a.device.type, enabled=False):
         logits = unit(a) @ unit(b).T / temp
     own = torch.arange(len(a), device=a.device)
@@ -68,6 +75,7 @@ def neighbour_contrast(p: Tensor, neighbours: Tensor, *, temp: float, both_ways:
 
     `both_ways`: the mean with the predictions finding their neighbours among all N k. The k terms of a picture add up.
     """
+    p, neighbours = gather(p), gather(neighbours)
     num, k = neighbours.shape[:2]
     with torch.autocast(p.device.type, enabled=False):
         logits = neighbours.flatten(0, 1) @ unit(p).T / temp  # [N k, N]

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from msvq.errors import BadInput
+from msvq.ranks import gather, world_size
 
 
 class SplitBatchNorm2d(nn.BatchNorm2d):
     """Batch norm over `splits` equal blocks of a batch: sample i belongs to block i // (N / `splits`).
 
     The blocks share weight and bias; the running statistics follow the mean of the blocks' statistics.
-    In eval mode it is ordinary batch norm with the same state, so its weights load into a plain network.
+    In eval mode it is ordinary batch norm with the same state, so its weights load into a plain network. On several
+    ranks each has an equal share of the blocks, and its running statistics are of those alone.
     """
 
     def __init__(self, num_features: int, splits: int, *, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
@@ -27,19 +29,20 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, C, H, W] -> the same shape; N must be a multiple of `splits` while training."""
-        if not self.training or self.splits == 1:
+        splits = own_splits(self.splits)
+        if not self.training or splits == 1:
             return super().forward(input)
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
         assert self.num_batches_tracked is not None
-        if len(input) % self.splits:
-            raise ValueError(f"a batch of {len(input)} does not divide into {self.splits} batch-norm groups")
+        if len(input) % splits:
+            raise ValueError(f"a batch of {len(input)} does not divide into {splits} batch-norm groups")
         self.num_batches_tracked.add_(1)
         # Block by block is the fastest on a processor, whose caches a block fits better than a batch does. A GPU is
         # better served by one kernel over the blocks, and a compiler by a formula that it can fuse with its neighbours.
         normalise = _as_channels if input.device.type != "cpu" else _block_by_block
         if torch.compiler.is_compiling():
             normalise = _by_formula
-        output, means, variances = normalise(input, self.weight, self.bias, self.splits, self.eps)
+        output, means, variances = normalise(input, self.weight, self.bias, splits, self.eps)
         with torch.no_grad():
             self.running_mean.lerp_(means.mean(0), self.momentum)
             self.running_var.lerp_(variances.mean(0), self.momentum)
@@ -128,6 +131,66 @@ class _BlockNorm(torch.autograd.Function):
             others += of_parameters
         of_weight, of_bias = torch.stack(others).view(splits, 2, -1).sum(0)
         return x_gradient, of_weight, of_bias, None, None
+
+
+def own_splits(splits: int) -> int:
+    """How many of the groups of a whole batch are this rank's; one group is everyone's."""
+    if splits > 1 and splits % world_size():
+        raise ValueError(f"{splits} batch-norm groups do not divide among {world_size()} processes")
+    return max(1, splits // world_size())
+
+
+class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm over the whole batch, whichever ranks its rows are on; [n, C, ...] on each, n the same for all."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The same shape. A rank's own statistics meet the others' once, and so do their gradients."""
+        if not self.training or world_size() == 1:
+            return super().forward(input)
+        x = input if input.dtype == torch.float64 else input.float()
+        others = [dim for dim in range(x.ndim) if dim != 1]
+        own_variance, own_mean = torch.var_mean(x, dim=others, correction=0)
+        means, variances = gather(torch.stack([own_mean, own_variance])[None]).unbind(1)  # [W, C] each
+        mean = means.mean(0)
+        variance = (variances + (means - mean).square()).mean(0)
+        if self.track_running_stats:
+            count = x.numel() // x.shape[1] * world_size()
+            self._remember(mean.detach(), _unbiased(variance.detach(), count))
+        shape = [-1 if dim == 1 else 1 for dim in range(x.ndim)]
+        scale = torch.rsqrt(variance + self.eps)
+        if self.affine:
+            scale = scale * self.weight
+        x = (x - mean.view(shape)) * scale.view(shape)
+        return (x + self.bias.view(shape) if self.affine else x).to(input.dtype)
+
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+
+
+def whole_batch_norm(network: nn.Module) -> None:
+    """Let every batch norm inside `network` that is not split see the whole batch, on however many ranks it is."""
+    for name, module in list(network.named_children()):
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and getattr(module, "splits", 1) == 1:
+            whole = WholeBatchNorm(module.num_features, module.eps, module.momentum)
+            vars(whole).update(vars(module))  # the very same weights, statistics and mode
+            setattr(network, name, whole)
+        else:
+            whole_batch_norm(module)
+
+
+def running_statistics(network: nn.Module) -> list[Tensor]:
+    """The running means and variances inside `network`. They are linear in the groups' statistics, so that their mean
+    over the ranks is what one process with all of the groups would have.
+    """
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return [kept for norm in norms for kept in (norm.running_mean, norm.running_var) if kept is not None]
 
 
 def split_batch_norm(network: nn.Module, splits: int) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from msvq.errors import BadInput
 from msvq.model.losses import similarity, unit
 from msvq.model.relations import rows_at_once
+from msvq.ranks import gather
 
 
 class Queue(nn.Module):
@@ -46,16 +47,18 @@ class Queue(nn.Module):
     def push(self, z: Tensor, labels: Tensor, *, at_once: bool = False) -> None:
         """Store embeddings [N, d] and labels [N] over the oldest entries, wrapping at the end.
 
-        Call it after the loss. The write goes to a copy, because the backward pass still reads the keys
+        On several ranks each gives its rows of the batch, and every queue stores the whole of it. Call it after the
+        loss. The write goes to a copy, because the backward pass still reads the keys
         that the loss was computed with. `at_once`: it does not wait, for it is to be read in this very step.
         """
         if self._waiting is not None and not at_once:
             self._waiting.append((z.detach(), labels))
             return
+        z, labels = gather(z.detach()), gather(labels)
         size = len(self)
         slots = (self.pointer + torch.arange(len(z), device=z.device)) % size
         slots, newest = slots[-size:], slice(-size, None)
-        self.keys = self.keys.index_copy(0, slots, unit(z.detach())[newest])
+        self.keys = self.keys.index_copy(0, slots, unit(z)[newest])
         self.labels = self.labels.index_copy(0, slots, labels[newest])
         self.pointer = (self.pointer + len(z)) % size
         self.pushed = self.pushed + len(z)

@@ -7,8 +7,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
+from msvq.model.norm import SplitBatchNorm2d, own_splits, split_batch_norm
 from msvq.model.random_state import RandomState
+from msvq.ranks import take, world_size
 
 
 @runtime_checkable
@@ -24,6 +25,7 @@ class Network(nn.Module):
     While training, the backbone's batch norm sees `bn_splits` interleaved groups: picture i is in group i mod
     `bn_splits`. The pictures of a group are put side by side once and the embeddings back, and in between each
     group is a block that `SplitBatchNorm2d` finds in one piece. The projector's batch norm sees the whole batch.
+    On several ranks the groups are those of the whole batch, and each rank has its share of them.
     """
 
     def __init__(self, backbone: Backbone | nn.Module, projector: nn.Module, *, bn_splits: int = 1) -> None:
@@ -47,13 +49,14 @@ class Network(nn.Module):
         """Embeddings [N, d]."""
         training = self.backbone.training
         backbone = self._compiled if self._compiled is not None and training else self.backbone
-        if not training or self.bn_splits == 1:
+        splits = own_splits(self.bn_splits)
+        if not training or splits == 1:
             return cast(Tensor, self.projector(backbone(x)))
-        if len(x) % self.bn_splits:
-            raise ValueError(f"a batch of {len(x)} does not divide into {self.bn_splits} batch-norm groups")
+        if len(x) % splits:
+            raise ValueError(f"a batch of {len(x)} does not divide into {splits} batch-norm groups")
         places = torch.arange(len(x), device=x.device)
-        features = backbone(x[places.view(-1, self.bn_splits).T.reshape(-1)])  # 0, S, 2 S, ..., 1, S + 1, ...
-        return cast(Tensor, self.projector(features[places.view(self.bn_splits, -1).T.reshape(-1)]))
+        features = backbone(x[places.view(-1, splits).T.reshape(-1)])  # 0, S, 2 S, ..., 1, S + 1, ...
+        return cast(Tensor, self.projector(features[places.view(splits, -1).T.reshape(-1)]))
 
 
 class Teacher(nn.Module):
@@ -61,8 +64,8 @@ class Teacher(nn.Module):
 
     Parameters are averaged, batch-norm buffers are not: the teacher stays in training mode and keeps
     statistics of its own. `shuffle` permutes each batch before it is forwarded and the outputs back, so
-    that split batch norm groups other samples than in the student. While `waits`, it does not follow: a batch that
-    is computed in parts moves its teachers once.
+    that split batch norm groups other samples than in the student; on several ranks, it is the whole batch that is
+    permuted. While `waits`, it does not follow: a batch that is computed in parts moves its teachers once.
     """
 
     def __init__(self, student: nn.Module, *, momentum: float, shuffle: bool = True) -> None:
@@ -87,6 +90,6 @@ class Teacher(nn.Module):
         """Embeddings [N, d], in the order of `x`, without gradient."""
         if not self.shuffle:
             return cast(Tensor, self.network(x))
-        order = self.random.permutation(len(x)).to(x.device)
-        z: Tensor = self.network(x[order])
-        return z[torch.argsort(order)]
+        order = self.random.permutation(len(x) * world_size())  # the same on every rank
+        z: Tensor = self.network(take(x, order))
+        return take(z, torch.argsort(order))

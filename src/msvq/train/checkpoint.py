@@ -1,7 +1,12 @@
-"""Checkpoints: everything a run needs to go on, written so that a kill leaves the one before intact."""
+"""Checkpoints: everything a run needs to go on, written so that a kill leaves the one before intact, and checked."""
 
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -9,13 +14,77 @@ from msvq.errors import BadInput
 from msvq.files import write_atomically
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
+# A checkpoint is a zip archive, as torch.save writes it. Its checksum is the archive's comment, which stands at the
+# end behind its own length, so that torch.load reads the file as it is.
+COMMENT = re.compile(rb"msvq crc32 ([0-9a-f]{8})")
+COMMENT_LENGTH = len(b"msvq crc32 01234567")
+PIECE = 2**22
+
+
+class Cadence:
+    """When a checkpoint is due: every so many steps, or after so much time ("30s", "5m", "2h")."""
+
+    def __init__(self, every: int | str, now: Callable[[], float] = time.monotonic) -> None:
+        self.now, self.saved_at = now, now()
+        self.steps, self.seconds = parse_cadence(every)
+
+    def due(self, step: int) -> bool:
+        """Whether to save after so many steps."""
+        if self.steps is not None:
+            return step % self.steps == 0
+        now = self.now()
+        self.saved_at = min(self.saved_at, now)  # a clock that was set back
+        return now - self.saved_at >= self.seconds
+
+    def saved(self) -> None:
+        """Note that a checkpoint was written just now."""
+        self.saved_at = self.now()
+
+
+def parse_cadence(every: int | str) -> tuple[int | None, float]:
+    """(steps, 0.0) or (None, seconds)."""
+    text = str(every).strip()
+    if text.isdigit() and int(text) > 0:
+        return int(text), 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text)
+    if found is None or float(found[1]) == 0:
+        raise ValueError("give a number of steps, or a time such as 30s, 5m or 2h")
+    return None, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+class _Summed:
+    """Writes to a file and sums up what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.crc = file, 0
+
+    def write(self, data: bytes) -> int:
+        self.crc = zlib.crc32(data, self.crc)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write one checkpoint, atomically, with its checksum."""
+
+    def write(file: BinaryIO) -> None:
+        summed = _Summed(file)
+        torch.save({"format": FORMAT, **state}, cast(BinaryIO, summed))
+        comment = b"msvq crc32 %08x" % summed.crc
+        file.seek(-2, 1)  # the archive ends with the length of its comment, which was none
+        file.write(struct.pack("<H", len(comment)) + comment)
+
+    write_atomically(path, write)
 
 
 def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
     """Write `last.ckpt` and keep the one before it as `previous.ckpt`."""
     last = directory / LAST
     fresh = directory / f".{LAST}.new"
-    write_atomically(fresh, lambda file: torch.save(state, file))
+    write_checkpoint(fresh, state)
     if last.exists():
         last.replace(directory / PREVIOUS)
     fresh.replace(last)
@@ -23,20 +92,47 @@ def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
 
 def save_best(directory: Path, state: dict[str, Any]) -> None:
     """Write `best.ckpt`, which is kept for evaluation: no run goes on from it."""
-    write_atomically(directory / BEST, lambda file: torch.save(state, file))
+    write_checkpoint(directory / BEST, state)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """A checkpoint, without running anything that it may carry; None if it is damaged or something else."""
     try:
+        if not is_whole(path):
+            return None
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # whatever a file that is none makes PyTorch raise: KeyError, struct.error, ...
         return None
-    return state if isinstance(state, dict) and "step" in state else None
+    return state if isinstance(state, dict) and state.get("format") == FORMAT and "step" in state else None
 
 
-def load_checkpoint(directory: Path) -> dict[str, Any]:
-    """The newest checkpoint that can be read."""
+def is_whole(path: Path) -> bool:
+    """Whether a file is, byte for byte, what its checksum says."""
+    content = path.stat().st_size - COMMENT_LENGTH - 2
+    if content <= 0:
+        return False
+    crc = 0
+    with path.open("rb") as file:
+        while content > 0:
+            piece = file.read(min(PIECE, content))
+            if not piece:
+                return False
+            crc, content = zlib.crc32(piece, crc), content - len(piece)
+        length, comment = file.read(2), file.read()
+    found = COMMENT.fullmatch(comment)
+    if found is None or length != struct.pack("<H", COMMENT_LENGTH):
+        return False
+    return zlib.crc32(b"\0\0", crc) == int(found[1], 16)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a process that was killed while saving has left. Only for who holds the run's lock."""
+    for path in (*directory.glob(".*.tmp"), directory / f".{LAST}.new"):
+        path.unlink(missing_ok=True)
+
+
+def load_checkpoint(directory: Path, report: Callable[[str], None] = lambda sentence: None) -> dict[str, Any]:
+    """The newest checkpoint that can be read; `report` is told of a damaged one that is passed over."""
     damaged: list[str] = []
     for name in (LAST, PREVIOUS):
         path = directory / name
@@ -44,6 +140,8 @@ def load_checkpoint(directory: Path) -> dict[str, Any]:
             continue
         state = read_checkpoint(path)
         if state is not None:
+            if damaged:
+                report(f"{damaged[0]} is damaged; the run goes on from {name}, {state['step']:,} steps in")
             return state
         damaged.append(name)
     what = f"{' and '.join(damaged)} cannot be read" if damaged else "there is no checkpoint"

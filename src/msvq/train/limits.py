@@ -10,6 +10,7 @@ from msvq.errors import BadInput
 from msvq.model.norm import SplitBatchNorm2d
 from msvq.model.queue import Queue
 from msvq.model.teacher import Teacher
+from msvq.ranks import world_size
 
 
 class OutOfMemory(BadInput):
@@ -17,15 +18,25 @@ class OutOfMemory(BadInput):
 
 
 def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
-    """Raise if the batch, in `accumulate` parts, does not suit the method's batch-norm groups or queues."""
+    """Raise if the batch, in `accumulate` parts, suits not the processes, the method's batch-norm groups or queues."""
     if batch_size % accumulate or batch_size // accumulate < 2:
         raise BadInput(
             f"train.batch_size {batch_size} does not divide into {accumulate} parts of two pictures or more; "
             f"change train.accumulate"
         )
-    part = batch_size // accumulate
+    part, ranks = batch_size // accumulate, world_size()
     size = f"train.batch_size {batch_size}" + (f" in {accumulate} parts" if accumulate > 1 else "")
+    if part % ranks:
+        raise BadInput(
+            f"{size} does not divide among {ranks} processes; set train.batch_size to a multiple of "
+            f"{ranks * accumulate}, or change torchrun's --nproc-per-node"
+        )
     for module in method.modules():
+        if isinstance(module, SplitBatchNorm2d) and module.splits > 1 and module.splits % ranks:
+            raise BadInput(
+                f"the method's bn_splits {module.splits} do not divide among {ranks} processes; set method.bn_splits "
+                f"to a multiple of {ranks} (or to 1), or change torchrun's --nproc-per-node"
+            )
         if isinstance(module, SplitBatchNorm2d) and part % module.splits:
             raise BadInput(f"{size} is not a multiple of the method's bn_splits {module.splits}; change one of them")
         if isinstance(module, SplitBatchNorm2d) and part == module.splits > 1:

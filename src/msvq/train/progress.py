@@ -46,6 +46,10 @@ class TrainingDisplay:
         if self.bar is not None:
             self.bar.stop()
 
+    def announce(self, sentence: str) -> None:
+        """Say something while the bar goes on."""
+        self.console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+
     def start(self, step: int) -> None:
         """Begin counting at `step`, which is not 0 when a run is resumed."""
         self.first_step, self.started = step, time.monotonic()

@@ -2,26 +2,38 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msvq.files import write_text
+from msvq.launch import is_first
 
 
 class RunLog:
-    """Appends lines to a metrics file; each is on disk's way before the next is made."""
+    """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""
+        if not is_first():
+            return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite({"kind": kind, **values})) + "\n")
 
+    def flush(self) -> None:
+        """Have what was written on disk."""
+        if is_first() and self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
     def rewind(self, step: int) -> None:
         """Forget what was logged after `step`, so that a resumed run does not log it twice."""
+        if not is_first():
+            return
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -4,57 +4,27 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import torch
-from annotated_types import Ge, Gt
-from pydantic import AfterValidator
 from torch import Tensor
 
 from msvq.data.augment import Augment
 from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
+from msvq.launch import is_first
 from msvq.methods.base import Batch, Loss, Method, Sight
-from msvq.settings import Section
-from msvq.train.checkpoint import save_best, save_checkpoint
+from msvq.ranks import gather, largest, mean, own_rows, world_size
+from msvq.train.checkpoint import Cadence, save_best, save_checkpoint
 from msvq.train.compilation import compile_networks, compiles
+from msvq.train.distributed import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
 from msvq.train.limits import check_fit, enough_memory, wait
 from msvq.train.optim import make_optimiser, warmup_cosine
-from msvq.train.precision import Precision, autocast, loss_scaler
+from msvq.train.precision import autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
 from msvq.train.runlog import RunLog
-
-
-def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    shares = [share for share, _ in schedule]
-    if not schedule or shares[0] != 0 or shares != sorted(set(shares)) or shares[-1] >= 1:
-        raise ValueError("give [share of the run, pixels] pairs whose shares rise from 0.0 and stay below 1")
-    return schedule
-
-
-Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_rising)]
-
-
-class TrainSettings(Section):
-    """How long and how fast to learn; the defaults are the paper's (methods.md 1.8)."""
-
-    epochs: Annotated[int, Ge(1)] = 200
-    batch_size: Annotated[int, Ge(2)] = 256
-    resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
-    base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
-    warmup_epochs: Annotated[float, Ge(0)] = 5
-    weight_decay: Annotated[float, Ge(0)] = 5e-4
-    decay_norm_and_bias: bool = True
-    # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch;
-    # batch norm, and losses that contrast the pictures of a batch with each other, see one part at a time.
-    accumulate: Annotated[int, Ge(1)] = 1
-    compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
-    device: str = "auto"
-    precision: Precision = "auto"
-    checkpoint_every: Annotated[int, Ge(1)] = 1  # epochs
-    log_every: Annotated[int, Ge(1)] = 10  # steps
-    seed: Annotated[int, Ge(0)] = 0
-
+from msvq.train.settings import TrainSettings
+from msvq.train.signals import Interrupted, Interruptions
 
 SMALLEST_SCALE = 1e-3  # of a loss in fp16: gradients that overflow even so are not finite at all
 
@@ -96,7 +66,11 @@ class Observer(Protocol):
 
 
 class Trainer:
-    """Trains a method and leaves metrics and checkpoints in a run directory."""
+    """Trains a method and leaves metrics and checkpoints in a run directory.
+
+    On several ranks each computes its rows of every batch, and after a step all of them have the same state; the first
+    writes it.
+    """
 
     def __init__(
         self,
@@ -110,13 +84,16 @@ class Trainer:
         precision: str,
         monitors: Sequence[Monitor] = (),
         observers: Sequence[Observer] = (),
+        record: Mapping[str, Any] | None = None,
     ) -> None:
         check_fit(method, settings.batch_size, settings.accumulate)
         self.device = loader.device
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
+        self.learner = spread_out(self.method)
         self.loader, self.augment, self.settings = loader, augment, settings
         self.display, self.precision = display, precision
         self.monitors, self.observers = monitors, observers
+        self.record = dict(record or {})  # what a checkpoint carries along, such as the run's settings
         self.checkpoints = directory / "checkpoints"
         self.log = RunLog(directory / "metrics.jsonl")
         self.optimiser = make_optimiser(
@@ -130,13 +107,16 @@ class Trainer:
             compile_networks(self.method)
         self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
         self.step, self.resumed = 0, False
+        self.epoch_loss, self.epoch_steps = 0.0, 0  # the sum over the epoch's steps so far
+        self.cadence = Cadence(settings.checkpoint_every)
+        self.interruptions = Interruptions(display.announce)
         self.total_steps = settings.epochs * len(loader)
         self.peak_rate = settings.base_lr * settings.batch_size / 256
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands."""
         self.method.train()
-        with self.display:
+        with self.display, self.interruptions:
             self.display.start(self.step)
             if not self.resumed:
                 self._measure(0)
@@ -145,24 +125,34 @@ class Trainer:
                 loss, speed = self._train_epoch(epoch)
                 self._measure(epoch + 1)
                 self.display.epoch(self.step, epoch + 1, loss, speed)
-                if (epoch + 1) % self.settings.checkpoint_every == 0 or epoch + 1 == self.settings.epochs:
-                    self.save()
+                self._save_if_due(last=epoch + 1 == self.settings.epochs)
+
+    def _save_if_due(self, *, last: bool = False) -> None:
+        """Write a checkpoint where it is time, at the end of the run, and when the run is asked to stop."""
+        # Clocks and signals differ between ranks, what is done about them must not.
+        due, stop = largest(last or self.cadence.due(self.step), 0 if last else self.interruptions.wanted or 0)
+        if due or stop:
+            self.save()
+        if stop:
+            raise Interrupted(f"stopped and saved after {self.step:,} of {self.total_steps:,} steps", stop)
 
     def _train_epoch(self, epoch: int) -> tuple[float, float]:
         """Train to the end of an epoch; returns its mean loss and pictures per second."""
         started, first = time.monotonic(), self.step
-        losses: list[float] = []
         for batch in self.loader.epoch(epoch, start=self.step % len(self.loader)):
             lr = self.learning_rate()
             loss, logs = self.train_step(*batch, lr)
             self.step += 1
-            losses.append(loss)
-            speed = (self.step - first) * self.settings.batch_size / (time.monotonic() - started)
+            self.epoch_loss, self.epoch_steps = self.epoch_loss + loss, self.epoch_steps + 1
+            speed = (self.step - first) * self.settings.batch_size / max(1e-9, time.monotonic() - started)
             if self.step % self.settings.log_every == 0:
                 values = {"loss": loss, "lr": lr, **{name: float(value) for name, value in logs.items()}}
                 self.log.write("step", {"step": self.step, "epoch": epoch + 1, **values})
             self.display.step(self.step, epoch + 1, loss, speed)
-        mean = sum(losses) / len(losses)
+            if self.step % len(self.loader):  # after the epoch's last step, it is first measured
+                self._save_if_due()
+        mean = self.epoch_loss / self.epoch_steps
+        self.epoch_loss, self.epoch_steps = 0.0, 0
         self.log.write(
             "epoch",
             {"step": self.step, "epoch": epoch + 1, "loss": mean, "lr": lr, "images_per_second": speed},
@@ -172,45 +162,53 @@ class Trainer:
     def train_step(
         self, images: Tensor, labels: Tensor, indices: Tensor, lr: float
     ) -> tuple[float, Mapping[str, Tensor]]:
-        """One step on uint8 pictures [N, H, W, 3]: views, loss, gradient, update. Returns loss and logs."""
+        """One step on uint8 pictures [N, H, W, 3]: views, loss, gradient, update. Returns loss and logs.
+
+        The pictures are this rank's rows of the batch, and loss and logs the means over the ranks.
+        """
         for group in self.optimiser.param_groups:
             group["lr"] = self.peak_rate if group["constant_rate"] else lr
         self.optimiser.zero_grad()
         num, found = self.settings.accumulate, []
         parts = zip(*(whole.chunk(num) for whole in (images, labels, indices)), strict=True)
-        with enough_memory(self.device, len(images), num), compiles(self.settings.compile):
+        with enough_memory(self.device, len(images) * world_size(), num), compiles(self.settings.compile):
             for number, part in enumerate(parts):
                 if num > 1:  # the batch moves them once
                     wait(self.method, teachers=number > 0, queues=True)
-                found.append(self._gradient(*part, share=1 / num))
+                with adding_up(self.learner, number + 1 < num):
+                    found.append(self._gradient(*part, share=1 / num))
             if num > 1:
                 wait(self.method, teachers=False, queues=False)
             self.scaler.step(self.optimiser)
         self.scaler.update()
+        settle(self.method)
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
-            raise NonFiniteLoss(f"gradients overflow in fp16 at step {self.step + 1}, however small; {self._way_out()}")
+            raise self._broken(f"gradients overflow in fp16 at step {self.step + 1}, however small")
         logs = {name: torch.stack([torch.as_tensor(logs[name]) for _, logs in found]) for name in found[0][1]}
-        return sum(loss for loss, _ in found) / num, {name: values.float().mean(0) for name, values in logs.items()}
+        means = {name: mean(values.float().mean(0).to(self.device)) for name, values in logs.items()}
+        return sum(loss for loss, _ in found) / num, means
 
     def _gradient(
         self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float
     ) -> tuple[float, Mapping[str, Tensor]]:
         """Add `share` of a part's gradient to what is there."""
-        views = self.augment(images, self.method.views, self.generator, size=self.resolution())
+        size, num = self.resolution(), len(images) * world_size()
+        views = self.augment(images, self.method.views, self.generator, size=size, rows=own_rows(), of=num)
         with autocast(self.device, self.precision):
-            answer: Loss = self.method(Batch(views, labels, self.step / self.total_steps, indices))
+            answer: Loss = self.learner(Batch(views, labels, self.step / self.total_steps, indices))
         loss = answer.value
         self.scaler.scale(loss * share).backward()
-        value = float(loss.detach())  # after the backward pass, so that a GPU does not wait in between
+        value = float(mean(loss.detach()))  # after the backward pass, so that a GPU does not wait in between
         if not math.isfinite(value):
-            raise NonFiniteLoss(f"the loss became {value} at step {self.step + 1}; {self._way_out()}")
+            raise self._broken(f"the loss became {value} at step {self.step + 1}")
         for observer in self.observers:
             if observer.wants(self.step):
-                observer.observe(answer.sights, labels)
+                observer.observe(whole_sights(answer.sights), gather(labels))
         return value, answer.logs
 
-    def _way_out(self) -> str:
-        return f"the last good checkpoint is kept in {self.checkpoints}; try a lower train.base_lr or --precision fp32"
+    def _broken(self, what: str) -> BadInput:
+        way_out = f"the last good checkpoint is kept in {self.checkpoints}; try a lower train.base_lr"
+        return said_once(NonFiniteLoss(f"{what}; {way_out} or --precision fp32"))
 
     def resolution(self) -> int | None:
         """The side of the coming step's crop; None is the data's own."""
@@ -241,18 +239,28 @@ class Trainer:
         state = {
             "step": self.step,
             "encoder": self._encoder_prefix(),
+            "total_steps": self.total_steps,
+            "epoch_loss": [self.epoch_loss, self.epoch_steps],
+            "record": self.record,
             "method": self.method.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.scaler.state_dict(),
             "generator": self.generator.get_state(),
             "monitors": {type(monitor).__name__: monitor.state_dict() for monitor in self.monitors},
         }
-        save_checkpoint(self.checkpoints, state)
+        self.log.flush()  # what a checkpoint follows is on disk before it
+        if is_first():
+            save_checkpoint(self.checkpoints, state)
+        wait_for_first()
+        self.cadence.saved()
 
     def save_best(self) -> None:
         """Keep the method as it is now, apart from the checkpoints that a run goes on from."""
-        state = {"step": self.step, "encoder": self._encoder_prefix(), "method": self.method.state_dict()}
-        save_best(self.checkpoints, state)
+        state = {"step": self.step, "encoder": self._encoder_prefix(), "record": self.record}
+        state["method"] = self.method.state_dict()
+        if is_first():
+            save_best(self.checkpoints, state)
+        wait_for_first()
 
     def _encoder_prefix(self) -> str:
         """What the encoder's weights are called by in the method's state, before their own names."""
@@ -262,6 +270,7 @@ class Trainer:
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
         self.step, self.resumed = state["step"], True
+        self.epoch_loss, self.epoch_steps = state["epoch_loss"]
         self.method.load_state_dict(state["method"])
         self.optimiser.load_state_dict(state["optimiser"])
         if state.get("scaler"):

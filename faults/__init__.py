@@ -1,0 +1,1 @@
+"""Faults tried for real: `make faults` kills, fills, cuts and flips, and counts what was lost."""

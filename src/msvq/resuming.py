@@ -1,0 +1,93 @@
+"""What a run that goes on is checked against: its checkpoint, which says what it was begun with."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from msvq.completion import check_unchanged
+from msvq.config import Settings, read_config
+from msvq.data.store import DataSet
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.files import write_text
+from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint, sweep
+
+
+class Saved(NamedTuple):
+    """A run to go on with."""
+
+    path: Path
+    state: dict[str, Any]  # the checkpoint
+    settings: Settings  # what the checkpoint was trained with
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was trained to its end and has left everything that a run leaves."""
+        whole = all((self.path / name).is_file() for name in ("encoder.safetensors", "encoder.json", "report.html"))
+        return bool(whole and self.state["step"] == self.state["total_steps"])
+
+
+def has_checkpoint(out: Path) -> bool:
+    """Whether there is something to go on from."""
+    return (out / "config.yaml").is_file() and any((out / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
+
+
+def open_saved(out: Path, display: Display) -> Saved:
+    """The run to continue, from its newest whole checkpoint; what `config.yaml` says must agree with it."""
+    if not (out / "config.yaml").is_file():
+        raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
+    written = read_config(out / "config.yaml")
+    sweep(out / "checkpoints")
+    state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
+    try:
+        settings = Settings.model_validate(state["record"]["settings"])
+    except (ValidationError, KeyError, TypeError):
+        raise BadInput(
+            f"the checkpoints in {str(out)!r} are of another version of msvq; continue with that one, or start anew"
+        ) from None
+    ignored = disagreements(settings, written)
+    if ignored:
+        display.note(
+            f"note: config.yaml has another {', '.join(ignored)} than the checkpoint, which counts; "
+            f"give the flag to change it"
+        )
+    place = {key: getattr(written.data, key) for key in ("source", "root", "mode", "workers")}  # where the data is now
+    return Saved(out, state, settings.model_copy(update={"data": settings.data.model_copy(update=place)}))
+
+
+def disagreements(settings: Settings, written: Settings) -> list[str]:
+    """What `config.yaml` has otherwise and may have so; raise if it is of another run."""
+    try:
+        return list(check_unchanged(settings, written))
+    except BadInput as error:
+        reason = str(error).partition(": ")[2].partition(";")[0]
+        what = str(error).partition("another ")[2].partition(":")[0]
+        raise BadInput(
+            f"config.yaml does not belong to the checkpoint, it has another {what}: {reason}; "
+            f"put it right, or start anew with --overwrite"
+        ) from None
+
+
+def go_on(saved: Saved, settings: Settings, data: DataSet) -> None:
+    """Check that a run may go on like this, and write down what has changed."""
+    changed = check_unchanged(saved.settings, settings)
+    begun = saved.state["record"].get("data_fingerprint")
+    if begun is not None and begun != data.fingerprint():
+        raise BadInput(
+            f"the pictures of {data.name} have changed since the run began, so it cannot be continued exactly; "
+            f"restore them, or start a new run in another --out"
+        )
+    epochs = changed.get("train.epochs", [0, 0])
+    if epochs[1] < epochs[0]:
+        raise BadInput(
+            f"cannot resume with fewer epochs: the run has {epochs[0]}, not {epochs[1]}; "
+            f"leave the flag out, or start a new run in another --out"
+        )
+    environment = saved.path / "environment.json"
+    if changed and environment.is_file():
+        known = json.loads(environment.read_text(encoding="utf-8"))
+        known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
+        write_text(environment, json.dumps(known, indent=2) + "\n")
+    write_text(saved.path / "config.yaml", settings.to_yaml())

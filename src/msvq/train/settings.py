@@ -1,0 +1,46 @@
+"""The settings of training: a run's `train` section."""
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+from pydantic import AfterValidator
+
+from msvq.settings import Section
+from msvq.train.checkpoint import parse_cadence
+from msvq.train.precision import Precision
+
+
+def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    shares = [share for share, _ in schedule]
+    if not schedule or shares[0] != 0 or shares != sorted(set(shares)) or shares[-1] >= 1:
+        raise ValueError("give [share of the run, pixels] pairs whose shares rise from 0.0 and stay below 1")
+    return schedule
+
+
+Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_rising)]
+
+
+def _cadence(every: int | str) -> int | str:
+    parse_cadence(every)
+    return every
+
+
+class TrainSettings(Section):
+    """How long and how fast to learn; the defaults are the paper's (methods.md 1.8)."""
+
+    epochs: Annotated[int, Ge(1)] = 200
+    batch_size: Annotated[int, Ge(2)] = 256
+    resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
+    base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
+    warmup_epochs: Annotated[float, Ge(0)] = 5
+    weight_decay: Annotated[float, Ge(0)] = 5e-4
+    decay_norm_and_bias: bool = True
+    # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch;
+    # batch norm, and losses that contrast the pictures of a batch with each other, see one part at a time.
+    accumulate: Annotated[int, Ge(1)] = 1
+    compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
+    device: str = "auto"
+    precision: Precision = "auto"
+    checkpoint_every: Annotated[int | str, AfterValidator(_cadence)] = "5m"  # steps, or a time: 30s, 5m, 2h
+    log_every: Annotated[int, Ge(1)] = 10  # steps
+    seed: Annotated[int, Ge(0)] = 0

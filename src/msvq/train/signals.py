@@ -1,0 +1,44 @@
+"""Interruptions: the first asks a run to save and stop, the second stops it at once."""
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was asked to stop and has saved; the sentence says where it stands."""
+
+    def __init__(self, sentence: str, signal_number: int) -> None:
+        super().__init__(sentence)
+        self.signal_number = signal_number
+
+
+class Interruptions:
+    """While entered, SIGINT and SIGTERM only note that a stop is wanted; a second one is a KeyboardInterrupt."""
+
+    def __init__(self, announce: Callable[[str], None] = lambda sentence: None) -> None:
+        self.announce = announce
+        self.wanted: int | None = None  # the signal that came
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave
+        self._before = {}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted is not None:
+            raise KeyboardInterrupt
+        self.wanted = number
+        self.announce("stopping: the run is saved after this step; once more to stop at once")

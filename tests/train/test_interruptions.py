@@ -1,0 +1,235 @@
+"""Stopping a run and going on: signals, the cadence of checkpoints, locks, and what may change in between."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import msvq
+from msvq.cli import main
+from msvq.train.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
+from msvq.train.trainer import Trainer
+
+SMALL = [
+    *("backbone.width=4", "data.limit=160", "data.size=16", "data.test_size=16", "train.batch_size=16"),
+    *("method.queue_size=32", "method.hidden_dim=16", "method.output_dim=8", "method.bn_splits=2"),
+    *("train.log_every=1", "evaluate.every=2", "analyze.map=0"),
+]
+CODE = "import msvq.data.sources as s; s.PATTERNS_TEST = 200; from msvq.cli import main; main()"
+
+
+def command(out: Path, *words: str) -> list[str]:
+    sets = [word for setting in SMALL for word in ("--set", setting)]
+    return [sys.executable, "-c", CODE, "pretrain", "--out", str(out), *sets, *words]
+
+
+def untimed(run: msvq.Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k != "images_per_second"} for line in run.metrics()]
+
+
+def assert_same(a: Any, b: Any, where: str = "") -> None:
+    assert type(a) is type(b), where
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same(x, y, f"{where}[{i}]")
+    else:
+        assert a == b, where
+
+
+def last(run: Path) -> dict[str, Any]:
+    state = read_checkpoint(run / "checkpoints" / "last.ckpt")
+    assert state is not None
+    return state
+
+
+def test_cadences() -> None:
+    assert parse_cadence(500) == (500, 0.0)
+    assert parse_cadence("500") == (500, 0.0)
+    assert parse_cadence("30s") == (None, 30.0)
+    assert parse_cadence("5m") == (None, 300.0)
+    assert parse_cadence("1.5h") == (None, 5400.0)
+    for wrong in (0, -3, "0s", "5 parsecs", "", "m"):
+        with pytest.raises(ValueError, match="number of steps, or a time"):
+            parse_cadence(wrong)
+    clock = [0.0]
+    cadence = Cadence("30s", now=lambda: clock[0])
+    clock[0] = 29.9
+    assert not cadence.due(1)
+    clock[0] = 30.0
+    assert cadence.due(1)
+    cadence.saved()
+    assert not cadence.due(2)
+    assert [step for step in range(1, 10) if Cadence(4).due(step)] == [4, 8]
+
+
+def test_a_bad_cadence_is_one_sentence() -> None:
+    with pytest.raises(msvq.BadInput, match=r"train\.checkpoint_every: give a number of steps, or a time"):
+        msvq.pretrain(out="/nowhere", overrides=["train.checkpoint_every=often"])
+
+
+def test_a_checkpoint_knows_when_a_byte_of_it_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "x.ckpt"
+    write_checkpoint(path, {"step": 3, "weights": torch.randn(20, 20)})
+    whole = path.read_bytes()
+    assert is_whole(path)
+    loaded = torch.load(path, weights_only=True)  # a plain file of PyTorch, for whoever wants to look
+    assert loaded["step"] == 3
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        place, bit = (int(torch.randint(n, (), generator=generator)) for n in (len(whole), 8))
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << bit
+        path.write_bytes(damaged)
+        assert read_checkpoint(path) is None, place
+        path.write_bytes(whole[:place])
+        assert read_checkpoint(path) is None, place
+
+
+@pytest.mark.parametrize("every", ["1", "3", "7"])
+def test_the_cadence_changes_nothing_and_a_stop_within_an_epoch_goes_on_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: str
+) -> None:
+    options: dict[str, Any] = {"epochs": 2, "overrides": [*SMALL, f"train.checkpoint_every={every}"]}
+    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+    step = Trainer.train_step
+    calls: list[None] = []
+
+    def stopped(self: Trainer, *batch: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 15:
+            raise KeyboardInterrupt
+        return step(self, *batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            msvq.pretrain(out=tmp_path / "parts", **options)
+    assert last(tmp_path / "parts")["step"] == 14 // int(every) * int(every)
+    parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
+    assert_same({**last(whole.path), "record": None}, {**last(parts.path), "record": None})
+    assert untimed(whole) == untimed(parts)
+    steps = [line["step"] for line in parts.metrics() if line["kind"] == "step"]
+    assert steps == list(range(1, 21))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "run"
+    words = command(out, "--epochs", "400", "--set", "evaluate.every=1000")
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 120
+    while not (out / "metrics.jsonl").is_file() or '"kind": "step"' not in (out / "metrics.jsonl").read_text():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    said, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "once more to stop at once" in said
+    assert "msvq: interrupted: stopped and saved after" in err
+    assert "--resume" in err
+    assert "Traceback" not in err
+    state = last(out)
+    assert f"after {state['step']:,} of 4,000 steps" in err
+    logged = [line["step"] for line in msvq.load(out).metrics() if line["kind"] == "step"]
+    assert logged == list(range(1, state["step"] + 1))
+
+
+def test_auto_resume_starts_goes_on_and_leaves_a_finished_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    words = [*command(out, "--epochs", "2", "--auto-resume")[3:]]
+    step = Trainer.train_step
+    calls: list[None] = []
+
+    def stopped(self: Trainer, *batch: Any) -> Any:
+        calls.append(None)
+        if len(calls) in (4, 9):
+            raise KeyboardInterrupt
+        return step(self, *batch)
+
+    monkeypatch.setattr(Trainer, "train_step", stopped)
+    codes = []
+    for _ in range(4):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--set", "train.checkpoint_every=1"])
+        codes.append(ended.value.code)
+    assert codes == [130, 130, 0, 0]
+    assert "is finished already" in capsys.readouterr().out
+    assert [line["step"] for line in msvq.load(out).metrics() if line["kind"] == "step"] == list(range(1, 21))
+
+
+def test_two_processes_cannot_write_to_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(out, "--epochs", "4000"), stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "checkpoints" / "last.ckpt").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(SystemExit) as ended:
+            main(["pretrain", "--out", str(out), "--resume"])
+        assert ended.value.code == 2
+        assert f"another process ({process.pid} on " in capsys.readouterr().err
+    finally:
+        process.kill()
+        process.wait()
+    with pytest.raises(msvq.BadInput, match="fewer epochs"):  # the dead one's lock is in nobody's way
+        msvq.pretrain(out=out, resume=True, epochs=3)
+
+
+def test_epochs_may_grow_and_that_is_recorded(tmp_path: Path) -> None:
+    run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
+    longer = msvq.pretrain(out=run.path, resume=True, epochs=2, overrides=["evaluate.every=1"])
+    assert longer.config.train.epochs == 2
+    record = json.loads((run.path / "environment.json").read_text())["resumed"]
+    assert record == [{"step": 10, "changed": {"train.epochs": [1, 2], "evaluate.every": [2, 1]}}]
+    rates = [line["lr"] for line in longer.metrics() if line["kind"] == "step"]
+    assert len(rates) == 20
+    assert rates[10] > rates[9]  # from here on, the schedule of two epochs
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("base_lr: 0.48", "base_lr: 0.46"), "another train.base_lr"),
+        (("queue_size: 32", "queue_size: 64"), "another method.queue_size"),
+        (("batch_size: 16", "batch_size: [16"), "is not valid YAML"),
+    ],
+)
+def test_a_changed_config_is_refused(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
+    run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=[*SMALL, "train.base_lr=0.48"])
+    config = run.path / "config.yaml"
+    text = config.read_text()
+    assert change[0] in text
+    config.write_text(text.replace(*change))
+    with pytest.raises(msvq.BadInput, match=sentence):
+        msvq.pretrain(out=run.path, resume=True)
+
+
+def test_what_config_may_have_otherwise_is_the_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
+    config = run.path / "config.yaml"
+    config.write_text(config.read_text().replace("epochs: 1\n", "epochs: 3\n"))
+    again = msvq.pretrain(out=run.path, resume=True)
+    assert "config.yaml has another train.epochs than the checkpoint" in capsys.readouterr().out.replace("\n", " ")
+    assert again.config.train.epochs == 1
