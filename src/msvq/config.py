@@ -76,7 +76,10 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
             raise BadInput(f"there is no recipe file {str(path)!r}; recipes by name: {', '.join(recipe_names())}")
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise BadInput(f"recipe {str(path)!r} is not a text file, or damaged") from None
     elif str(recipe) in recipe_names():
         text = (files("msvq.recipes") / f"{recipe}.yaml").read_text(encoding="utf-8")
     else:

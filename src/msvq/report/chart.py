@@ -40,7 +40,7 @@ class Series:
 
 def ticks(low: float, high: float, num: int = 5) -> list[float]:
     """About `num` round numbers that span low..high."""
-    span = max(high - low, 1e-9)
+    span = max(high - low, 1e-9, 1e-6 * abs(high))
     power = 10 ** floor(log10(span / num))
     step = next(power * m for m in (1, 2, 5, 10) if power * m * num >= span)
     first = floor(low / step + 1e-9)

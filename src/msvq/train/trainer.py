@@ -144,7 +144,8 @@ class Trainer:
             loss, logs = self.train_step(*batch, lr)
             self.step += 1
             self.epoch_loss, self.epoch_steps = self.epoch_loss + loss, self.epoch_steps + 1
-            speed = (self.step - first) * self.settings.batch_size / max(1e-9, time.monotonic() - started)
+            elapsed = time.monotonic() - started
+            speed = (self.step - first) * self.settings.batch_size / elapsed if elapsed > 0 else 0.0
             if self.step % self.settings.log_every == 0:
                 values = {"loss": loss, "lr": lr, **{name: float(value) for name, value in logs.items()}}
                 self.log.write("step", {"step": self.step, "epoch": epoch + 1, **values})
