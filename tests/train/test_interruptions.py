@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults.small import differences
 
 import msvq
 from msvq.cli import main
@@ -32,22 +33,6 @@ def command(out: Path, *words: str) -> list[str]:
 
 def untimed(run: msvq.Run) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k != "images_per_second"} for line in run.metrics()]
-
-
-def assert_same(a: Any, b: Any, where: str = "") -> None:
-    assert type(a) is type(b), where
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_same(x, y, f"{where}[{i}]")
-    else:
-        assert a == b, where
 
 
 def last(run: Path) -> dict[str, Any]:
@@ -120,7 +105,7 @@ def test_the_cadence_changes_nothing_and_a_stop_within_an_epoch_goes_on_to_the_b
             msvq.pretrain(out=tmp_path / "parts", **options)
     assert last(tmp_path / "parts")["step"] == 14 // int(every) * int(every)
     parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
-    assert_same({**last(whole.path), "record": None}, {**last(parts.path), "record": None})
+    assert not list(differences({**last(whole.path), "record": None}, {**last(parts.path), "record": None}))
     assert untimed(whole) == untimed(parts)
     steps = [line["step"] for line in parts.metrics() if line["kind"] == "step"]
     assert steps == list(range(1, 21))
