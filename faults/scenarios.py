@@ -136,7 +136,13 @@ def _fail_after(stage: str, calls: int, code: int) -> None:
     else:
         from msvq.train import checkpoint
 
-        mock.patch.object(checkpoint._Summed, "write", failing(checkpoint._Summed.write)).start()
+        real = checkpoint._Summed
+
+        class Full(real):  # type: ignore[misc, valid-type]
+            def __init__(self, file: Any) -> None:
+                super().__init__(mock.Mock(wraps=file, write=failing(file.write)))
+
+        mock.patch.object(checkpoint, "_Summed", Full).start()
 
 
 def read_only(folder: Path, quick: bool) -> Row:

@@ -1,15 +1,17 @@
 """Checkpoints: atomic, two deep, and nothing in them is run."""
 
+import errno
 import pickle
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pytest
 import torch
 
 from msvq.errors import BadInput
 from msvq.files import write_atomically, write_text
-from msvq.train.checkpoint import load_checkpoint, save_checkpoint
+from msvq.train import checkpoint
+from msvq.train.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
@@ -67,3 +69,32 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         write_atomically(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("calls", range(1, 30, 4))
+def test_a_full_disk_is_told_as_such_wherever_it_strikes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    write_checkpoint(tmp_path / "x.ckpt", {"step": 1, "weights": torch.randn(50, 50)})
+    before = (tmp_path / "x.ckpt").read_bytes()
+    seen: list[None] = []
+
+    class Full:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def write(self, data: bytes) -> int:
+            seen.append(None)
+            if len(seen) >= calls:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return int(self.file.write(data))
+
+    real = checkpoint._Summed.__init__
+    monkeypatch.setattr(checkpoint._Summed, "__init__", lambda self, file: real(self, cast(Any, Full(file))))
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(tmp_path / "x.ckpt", {"step": 2, **{f"w{i}": torch.randn(50, 50) for i in range(8)}})
+    assert (tmp_path / "x.ckpt").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["x.ckpt"]

@@ -1,5 +1,6 @@
 """The command line: one thin function per command; the work is done elsewhere."""
 
+import errno
 import signal
 import sys
 import traceback
@@ -36,7 +37,9 @@ def main(arguments: list[str] | None = None) -> None:
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
         if not sentence:  # `msvq` alone: the help has been shown
             sys.exit(2)
-        if isinstance(error, OSError) and error.filename:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            sentence = "the disk is full; free some space: what was saved is kept, and --resume goes on from there"
+        elif isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
         Console(stderr=True).print(
             f"msvq: {printable(sentence)}", style="red", soft_wrap=True, markup=False, highlight=False

@@ -58,10 +58,15 @@ class _Summed:
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.crc = file, 0
+        self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
         self.crc = zlib.crc32(data, self.crc)
-        return self.file.write(data)
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         self.file.flush()
@@ -72,7 +77,12 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
     def write(file: BinaryIO) -> None:
         summed = _Summed(file)
-        torch.save({"format": FORMAT, **state}, cast(BinaryIO, summed))
+        try:
+            torch.save({"format": FORMAT, **state}, cast(BinaryIO, summed))
+        except RuntimeError:
+            if summed.error is not None:  # a full disk, which PyTorch tells as a writer at an unexpected position
+                raise summed.error from None
+            raise
         comment = b"msvq crc32 %08x" % summed.crc
         file.seek(-2, 1)  # the archive ends with the length of its comment, which was none
         file.write(struct.pack("<H", len(comment)) + comment)
