@@ -12,6 +12,7 @@ from msvq.data.store import DataSet
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import write_text
+from msvq.launch import num_processes
 from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint
 
 
@@ -85,8 +86,13 @@ def go_on(saved: Saved, settings: Settings, data: DataSet) -> None:
             f"leave the flag out, or start a new run in another --out"
         )
     environment = saved.path / "environment.json"
-    if changed and environment.is_file():
+    if environment.is_file():
         known = json.loads(environment.read_text(encoding="utf-8"))
-        known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
-        write_text(environment, json.dumps(known, indent=2) + "\n")
+        before = known.get("processes", 1)
+        if before != num_processes():
+            changed["processes"] = [before, num_processes()]
+            known["processes"] = num_processes()
+        if changed:
+            known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
+            write_text(environment, json.dumps(known, indent=2) + "\n")
     write_text(saved.path / "config.yaml", settings.to_yaml())

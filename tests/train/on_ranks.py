@@ -21,7 +21,7 @@ from msvq.data.patterns import make_patterns
 from msvq.data.store import Pictures
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.ranks import rank
+from msvq.ranks import in_shares, rank
 from msvq.train.distributed import joined
 from msvq.train.progress import TrainingDisplay
 from msvq.train.settings import TrainSettings
@@ -102,6 +102,8 @@ def steps(
 def main() -> None:
     folder, cases = sys.argv[1:]
     with joined():
+        for num in range(5):  # also where the shares cannot be equal
+            assert in_shares(num, torch.arange(num).__getitem__).tolist() == list(range(num))
         torch.save([steps(**case) for case in json.loads(cases)], Path(folder) / f"{rank()}.pt")
 
 

@@ -113,7 +113,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
         alone = steps(**case)
         for key in ("losses", "gradients", "state"):
             message = partial("{} {}: {}".format, case, key)
-            tolerance = 1e-7
+            tolerance = 1e-6  # the views themselves are fp32
             if case.get("precision") == "fp32":  # in which a gradient jumps where rounding moves an activation past 0
                 tolerance = 5e-2 if key == "gradients" else 1e-3
             torch.testing.assert_close(first[key], alone[key], rtol=tolerance, atol=tolerance, msg=message)
@@ -174,6 +174,8 @@ def test_a_killed_process_ends_the_job_and_the_run_goes_on_with_one_and_with_two
     assert all((out / name).is_file() for name in ("report.html", "encoder.safetensors", "eval/knn.json"))
     assert [line["step"] for line in steps_of(out)] == list(range(1, 21))
     assert_close(msvq.Run(out), whole)
+    record = msvq.Run(out).environment()
+    assert [entry["changed"] for entry in record["resumed"]] == [{"processes": [2, 1]}, {"processes": [1, 2]}]
 
 
 def test_torchrun_restarts_a_run_and_hands_on_a_signal(tmp_path: Path) -> None:
@@ -202,9 +204,7 @@ def test_processes_that_do_not_divide_the_batch_or_its_groups(monkeypatch: pytes
 
     check_fit(method(6), 48)
     check_fit(method(1), 48, 4)
-    with pytest.raises(
-        BadInput, match=r"train.batch_size 32 does not divide among 3 processes; set .* a multiple of 3"
-    ):
+    with pytest.raises(BadInput, match=r"batch_size 32 does not divide among 3 processes; set .* a multiple of 3"):
         check_fit(method(8), 32)
     with pytest.raises(BadInput, match=r"in 8 parts does not divide among 3 processes; set .* a multiple of 24"):
         check_fit(method(1), 32, 8)
