@@ -56,7 +56,7 @@ def torchrun(*words: str) -> list[str]:
 
 def pretrain(out: Path, *words: str) -> list[str]:
     """What follows torchrun: the command line, with fewer test pictures."""
-    sets = [word for setting in SMALL for word in ("--set", "method.bn_splits=5", "--set", "train.batch_size=20")]
+    sets = [word for setting in SMALL for word in ("--set", setting)]
     start = out.parent / "start.py"
     start.write_text(START)
     return [str(start), "pretrain", "--out", str(out), "--precision", "fp32", *sets, *words]

@@ -109,6 +109,7 @@ def agreeing() -> Iterator[None]:
     if not any(sentences):
         return
     if is_first() and found is not None:
+        _outlast_the_launcher()
         raise found
     number, sentence = next((number, sentence) for number, sentence in enumerate(sentences) if sentence)
     raise said_once(BadInput(f"{sentence} (said by process {number})"))
@@ -116,12 +117,14 @@ def agreeing() -> Iterator[None]:
 
 def said_once(error: BadInput) -> BadInput:
     """An error that every process raises, as this one is to raise it."""
-    if is_first():
-        return error
-    # The launcher ends the other processes as soon as one has gone; these are on their way, with their own exit code.
-    if threading.current_thread() is threading.main_thread():
+    _outlast_the_launcher()
+    return error if is_first() else SaidElsewhere()
+
+
+def _outlast_the_launcher() -> None:
+    """torchrun ends the other processes as soon as one has gone; these are going, with an exit code of their own."""
+    if num_processes() > 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return SaidElsewhere()
 
 
 def wait_for_first() -> None:
