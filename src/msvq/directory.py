@@ -23,6 +23,7 @@ from msvq.data.store import DataSet
 from msvq.display import Display, printable
 from msvq.errors import BadInput
 from msvq.files import write_text
+from msvq.launch import num_processes
 from msvq.version import __version__
 
 LOCK = ".lock"
@@ -121,6 +122,7 @@ def environment(settings: Settings, data: DataSet, device: torch.device, made_by
         "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": num_processes(),
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         "precision": settings.train.precision,

@@ -22,11 +22,13 @@ from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
+from msvq.launch import is_first
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
 from msvq.resuming import Saved, go_on, has_checkpoint, open_saved
 from msvq.run import Run, save_encoder
 from msvq.study import pair_function, study
+from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
 from msvq.train.limits import check_fit
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
@@ -55,50 +57,67 @@ def pretrain(
 ) -> Run:
     """Train an encoder and return its run. The arguments are those of `msvq pretrain`.
 
-    `overrides` are `key.path=value` strings. Nothing on disk changes until all of the input is checked.
+    `overrides` are `key.path=value` strings. Nothing on disk changes until all of the input is checked. Of several
+    processes under torchrun, the first returns when the run is complete, the others when it is trained.
     """
-    out, console = Path(out), console or Console()
+    out = Path(out)
+    console = console or Console() if is_first() else Console(quiet=True)
     display = Display(console)
     with ExitStack() as held:
-        if auto_resume:
-            resume = has_checkpoint(out)
-            overwrite = overwrite or (out / "config.yaml").is_file()  # begun, but nothing was saved yet
-        if resume and out.is_dir():
-            held.enter_context(locked(out))
-        saved = open_saved(out, display) if resume else None
-        if saved is not None and auto_resume and saved.finished and epochs in (None, saved.settings.train.epochs):
-            display.note(f"the run in {out} is finished already")
-            return Run(out)
-        settings = resolve(
-            recipe=recipe,
-            base=saved.settings.model_dump(mode="json") if saved is not None and recipe is None else None,
-            data=data,
-            data_root=data_root,
-            method=method,
-            overrides=overrides,
-            **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
-        )
-        check_source(settings.data.source)
-        target = resolve_device(settings.train.device)
-        if saved is None:
-            check_out(out, overwrite=overwrite)
-        dataset = open_dataset(settings.data, download=download, display=display)
+        held.enter_context(joined())
+        with agreeing():
+            if auto_resume:
+                resume = has_checkpoint(out)
+                overwrite = overwrite or (out / "config.yaml").is_file()  # begun, but nothing was saved yet
+            if resume and out.is_dir() and is_first():
+                held.enter_context(locked(out))
+            saved = open_saved(out, display) if resume else None
+            if saved is not None and auto_resume and saved.finished and epochs in (None, saved.settings.train.epochs):
+                display.note(f"the run in {out} is finished already")
+                return Run(out)
+            settings = resolve(
+                recipe=recipe,
+                base=saved.settings.model_dump(mode="json") if saved is not None and recipe is None else None,
+                data=data,
+                data_root=data_root,
+                method=method,
+                overrides=overrides,
+                **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
+            )
+            check_source(settings.data.source)
+            target = own_device(resolve_device(settings.train.device))
+            if saved is None:
+                check_out(out, overwrite=overwrite)
+        dataset = open_in_turn(settings, download=download, display=display)
         if dataset.stream is not None:
             held.callback(dataset.stream.workers.close)
-        fitting = is_path(settings.data.source) and recipe is None and saved is None
-        asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
-        settings, network, loader, notes = prepare(settings, dataset, target, asked_for)
-        if saved is not None:
-            go_on(saved, settings, dataset)
-        else:
-            held.enter_context(locked(out))
-            check_out(out, overwrite=overwrite)  # another process may have been here meanwhile
-            start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
+        with agreeing():
+            fitting = is_path(settings.data.source) and recipe is None and saved is None
+            asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
+            settings, network, loader, notes = prepare(settings, dataset, target, asked_for)
+        check_alike(settings.to_yaml() + dataset.fingerprint())
+        with agreeing():
+            if is_first() and saved is not None:
+                go_on(saved, settings, dataset)
+            elif is_first():
+                held.enter_context(locked(out))
+                check_out(out, overwrite=overwrite)  # another process may have been here meanwhile
+                start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
         if dataset.stream is not None:
             dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
         for note in notes:
             display.note(f"note: {note}")
         return train(out, settings, dataset, network, loader, console=console, saved=saved)
+
+
+def open_in_turn(settings: Settings, *, download: bool, display: Display) -> DataSet:
+    """The data set. Of several processes the first downloads and packs, and the others find it done."""
+    opened: DataSet | None = None
+    with agreeing():
+        if is_first():
+            opened = open_dataset(settings.data, download=download, display=display)
+    with agreeing():
+        return opened or open_dataset(settings.data, download=download, display=display)
 
 
 def prepare(
@@ -219,6 +238,9 @@ def train(
         highlight=False,
     )
     trainer.fit()
+    leave()  # what is left is not worth sharing
+    if not is_first():
+        return run
     save_encoder(out, method.encoder, settings, data)
     study(run, settings, data, method, loader, step=trainer.step, display=Display(console))
     write_report(out)

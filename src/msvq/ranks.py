@@ -48,7 +48,7 @@ def flip(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mean(x: Tensor) -> Tensor:
+def average(x: Tensor) -> Tensor:
     """The mean of x over the ranks, without gradient."""
     if world_size() == 1:
         return x
@@ -62,7 +62,7 @@ def average_(tensors: Sequence[Tensor]) -> None:
     """Replace each of these tensors by its mean over the ranks."""
     if world_size() == 1 or not tensors:
         return
-    means = mean(torch.cat([tensor.flatten() for tensor in tensors]))
+    means = average(torch.cat([tensor.flatten() for tensor in tensors]))
     for tensor, found in zip(tensors, means.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(found.view_as(tensor))
 

@@ -12,6 +12,7 @@ from msvq.data.store import DataSet
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import write_text
+from msvq.launch import is_first, num_processes
 from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint, sweep
 
 
@@ -39,7 +40,8 @@ def open_saved(out: Path, display: Display) -> Saved:
     if not (out / "config.yaml").is_file():
         raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
     written = read_config(out / "config.yaml")
-    sweep(out / "checkpoints")
+    if is_first():
+        sweep(out / "checkpoints")
     state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
     try:
         settings = Settings.model_validate(state["record"]["settings"])
@@ -86,8 +88,13 @@ def go_on(saved: Saved, settings: Settings, data: DataSet) -> None:
             f"leave the flag out, or start a new run in another --out"
         )
     environment = saved.path / "environment.json"
-    if changed and environment.is_file():
+    if environment.is_file():
         known = json.loads(environment.read_text(encoding="utf-8"))
-        known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
-        write_text(environment, json.dumps(known, indent=2) + "\n")
+        before = known.get("processes", 1)
+        if before != num_processes():
+            changed["processes"] = [before, num_processes()]
+            known["processes"] = num_processes()
+        if changed:
+            known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
+            write_text(environment, json.dumps(known, indent=2) + "\n")
     write_text(saved.path / "config.yaml", settings.to_yaml())

@@ -150,6 +150,18 @@ def test_the_stream_is_the_same_whatever_the_settings_decide() -> None:
     )
 
 
+def test_rows_of_a_batch_get_the_views_that_they_get_in_it() -> None:
+    make = Augment({"strong": STRONG, "weak": WEAK}, size=24, mean=MEAN, std=STD)
+    images, whole_generator = pictures(12), gen(5)
+    whole = make(images, ("strong", "weak"), whole_generator)
+    for rows in (slice(0, None, 3), slice(2, None, 3), slice(4, 9)):
+        generator = gen(5)
+        part = make(images[rows], ("strong", "weak"), generator, rows=rows, of=12)
+        for view, expected in zip(part, whole, strict=True):
+            torch.testing.assert_close(view, expected[rows], rtol=0, atol=1e-6)
+        assert torch.equal(generator.get_state(), whole_generator.get_state())
+
+
 def test_weak_view_is_a_crop_and_a_flip() -> None:
     images = pictures(32, 48, 40)
     boxes = crop_boxes(32, 48, 40, area=(0.2, 1.0), generator=gen())

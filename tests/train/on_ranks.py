@@ -1,17 +1,17 @@
 """Steps of methods on as many processes as there are: run by test_distributed.py, with and without torchrun.
 
-    on_ranks.py FOLDER fp32|fp64 STEPS ACCUMULATE NAME[:keyword=value,...] ...
+    on_ranks.py FOLDER CASES
 
-Leaves FOLDER/<rank>.pt: for each method its losses, the last gradients, all of its state, and the pictures that were
-read.
+CASES is a JSON list of the keywords of `steps`. Leaves FOLDER/<rank>.pt with what it gives for each of them.
 """
 
+import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from rich.console import Console
 from torch import Tensor
 
@@ -21,14 +21,14 @@ from msvq.data.patterns import make_patterns
 from msvq.data.store import Pictures
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.ranks import rank
+from msvq.ranks import in_shares, rank
 from msvq.train.distributed import joined
 from msvq.train.progress import TrainingDisplay
 from msvq.train.settings import TrainSettings
 from msvq.train.trainer import Trainer
 
 SMALL = {"queue_size": 64, "hidden_dim": 16, "output_dim": 8}
-TINY = {**SMALL, "predictor_dim": 4, "num_classes": 10, "num_pictures": 96, "base_options": {}}
+TINY = {**SMALL, "predictor_dim": 4, "num_classes": 10, "num_pictures": 96, "base_options": SMALL}
 
 
 class Double(Augment):
@@ -38,26 +38,39 @@ class Double(Augment):
         return tuple(view.double() for view in super().__call__(*arguments, **options))
 
 
+@cache
 def pictures() -> Pictures:
     images, labels = make_patterns(96, seed=3)
     return Pictures(images[:, ::2, ::2].copy(), labels)
 
 
-def steps(name: str, data: Pictures, *, double: bool, num: int, accumulate: int) -> dict[str, Any]:
-    """Train a tiny method for a few steps."""
+def steps(
+    name: str,
+    *,
+    num: int,
+    precision: str = "fp64",
+    base_lr: float = 0.3,
+    accumulate: int = 1,
+    options: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train a tiny method for a few steps: its losses, last gradients and state, and the pictures that were read."""
     torch.manual_seed(0)
-    name, _, text = name.partition(":")
-    kind = METHODS[name]
-    options = {key: value for key, value in TINY.items() if key in kind.hyperparameters()}
-    options |= yaml.safe_load("{" + text.replace("=", ": ") + "}") or {}
-    method = kind(ResNet(width=4), **options)
+    kind, double = METHODS[name], precision == "fp64"
+    chosen = {key: value for key, value in TINY.items() if key in kind.hyperparameters()}
+    method = kind(ResNet(width=4), **chosen | (options or {}))
     settings = TrainSettings(
-        batch_size=32, epochs=10, warmup_epochs=0, base_lr=0.3, device="cpu", precision="fp32", accumulate=accumulate
+        batch_size=32,
+        epochs=10,
+        warmup_epochs=0,
+        base_lr=base_lr,
+        device="cpu",
+        precision="fp32",
+        accumulate=accumulate,
     )
     views = {"strong": STRONG, "weak": WEAK, "plain": ViewSettings()}
     trainer = Trainer(
         method.double() if double else method,
-        Loader(data, batch_size=32, seed=0, device=torch.device("cpu")),
+        Loader(pictures(), batch_size=32, seed=0, device=torch.device("cpu")),
         (Double if double else Augment)(views, size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
         settings,
         directory=Path("nowhere"),
@@ -87,14 +100,11 @@ def steps(name: str, data: Pictures, *, double: bool, num: int, accumulate: int)
 
 
 def main() -> None:
-    folder, precision, num, accumulate, *names = sys.argv[1:]
-    data = pictures()
+    folder, cases = sys.argv[1:]
     with joined():
-        found = {
-            name: steps(name, data, double=precision == "fp64", num=int(num), accumulate=int(accumulate))
-            for name in names
-        }
-        torch.save(found, Path(folder) / f"{rank()}.pt")
+        for num in range(5):  # also where the shares cannot be equal
+            assert in_shares(num, torch.arange(num).__getitem__).tolist() == list(range(num))
+        torch.save([steps(**case) for case in json.loads(cases)], Path(folder) / f"{rank()}.pt")
 
 
 if __name__ == "__main__":

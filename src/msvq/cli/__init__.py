@@ -13,6 +13,7 @@ from msvq.cli import judging, knowledge, training
 from msvq.cli.options import Stopped, app
 from msvq.display import printable
 from msvq.errors import BadInput
+from msvq.launch import is_first
 from msvq.version import __version__
 
 __all__ = ["app", "main"]
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
-        if not sentence:  # `msvq` alone: the help has been shown
+        if not sentence or (isinstance(error, UsageError) and not is_first()):  # it has been said, or the help shown
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             sentence = "the disk is full; free some space: what was saved is kept, and --resume goes on from there"
@@ -47,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except (Stopped, KeyboardInterrupt, typer.Abort) as error:
         told = f": {error}" if isinstance(error, Stopped) else ""
-        Console(stderr=True).print(f"msvq: interrupted{told}", soft_wrap=True, markup=False, highlight=False)
+        if is_first():
+            Console(stderr=True).print(f"msvq: interrupted{told}", soft_wrap=True, markup=False, highlight=False)
         sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from msvq.cli.options import Data, Device, MethodName, Overrides, PrecisionName, Recipe, Root, Stopped, app
 from msvq.display import printable
 from msvq.errors import BadInput
+from msvq.launch import is_first
 
 
 @app.command()
@@ -98,6 +99,8 @@ def pretrain(
         told = f"{stop}; " if stop.args else ""
         again = f"{told}continue with: msvq pretrain --out {shlex.quote(str(out))} --resume"
         raise Stopped(again, getattr(stop, "signal_number", signal.SIGINT)) from None
+    if not is_first():
+        return
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False)
 

@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from msvq.errors import BadInput
@@ -51,7 +53,9 @@ def joined() -> Iterator[None]:
     limit = timedelta(seconds=float(os.environ.get(TIME_LIMIT, DEFAULT_LIMIT)))
     with_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if with_gpus else "gloo", timeout=limit)
+        store, number, num = meeting_place(limit)
+        backend = "cpu:gloo,cuda:nccl" if with_gpus else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=num, timeout=limit)
         _patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
         yield
     except RuntimeError as error:
@@ -63,6 +67,16 @@ def joined() -> Iterator[None]:
         ) from error
     finally:
         leave()
+
+
+def meeting_place(limit: timedelta) -> tuple[Store, int, int]:
+    """Where the processes find each other's addresses, which of them this is, and how many there are."""
+    store, number, num = next(rendezvous("env://", timeout=limit))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # torchrun keeps the place when it starts the processes again, with the addresses of the dead in it. Only on
+        # one machine does its count of restarts tell the times apart: it differs between machines.
+        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    return store, number, num
 
 
 def leave() -> None:
@@ -95,6 +109,7 @@ def agreeing() -> Iterator[None]:
     if not any(sentences):
         return
     if is_first() and found is not None:
+        _outlast_the_launcher()
         raise found
     number, sentence = next((number, sentence) for number, sentence in enumerate(sentences) if sentence)
     raise said_once(BadInput(f"{sentence} (said by process {number})"))
@@ -102,12 +117,14 @@ def agreeing() -> Iterator[None]:
 
 def said_once(error: BadInput) -> BadInput:
     """An error that every process raises, as this one is to raise it."""
-    if is_first():
-        return error
-    # The launcher ends the other processes as soon as one has gone; these are on their way, with their own exit code.
-    if threading.current_thread() is threading.main_thread():
+    _outlast_the_launcher()
+    return error if is_first() else SaidElsewhere()
+
+
+def _outlast_the_launcher() -> None:
+    """torchrun ends the other processes as soon as one has gone; these are going, with an exit code of their own."""
+    if num_processes() > 1 and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return SaidElsewhere()
 
 
 def wait_for_first() -> None:

@@ -2,11 +2,15 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
+from msvq.launch import num_processes
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ECHO = 5.0  # seconds in which torchrun passes on to its processes a signal that they have had from the terminal already
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,6 +27,7 @@ class Interruptions:
     def __init__(self, announce: Callable[[str], None] = lambda sentence: None) -> None:
         self.announce = announce
         self.wanted: int | None = None  # the signal that came
+        self._since = 0.0
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
@@ -39,6 +44,8 @@ class Interruptions:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.wanted is not None:
+            if num_processes() > 1 and time.monotonic() - self._since < ECHO:
+                return
             raise KeyboardInterrupt
-        self.wanted = number
+        self.wanted, self._since = number, time.monotonic()
         self.announce("stopping: the run is saved after this step; once more to stop at once")

@@ -14,7 +14,7 @@ from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.errors import BadInput
 from msvq.launch import is_first
 from msvq.methods.base import Batch, Loss, Method, Sight
-from msvq.ranks import gather, largest, mean, own_rows, world_size
+from msvq.ranks import average, gather, largest, own_rows, world_size
 from msvq.train.checkpoint import Cadence, save_best, save_checkpoint
 from msvq.train.compilation import compile_networks, compiles
 from msvq.train.distributed import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
@@ -186,7 +186,7 @@ class Trainer:
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
             raise self._broken(f"gradients overflow in fp16 at step {self.step + 1}, however small")
         logs = {name: torch.stack([torch.as_tensor(logs[name]) for _, logs in found]) for name in found[0][1]}
-        means = {name: mean(values.float().mean(0).to(self.device)) for name, values in logs.items()}
+        means = {name: average(values.float().mean(0).to(self.device)) for name, values in logs.items()}
         return sum(loss for loss, _ in found) / num, means
 
     def _gradient(
@@ -199,7 +199,7 @@ class Trainer:
             answer: Loss = self.learner(Batch(views, labels, self.step / self.total_steps, indices))
         loss = answer.value
         self.scaler.scale(loss * share).backward()
-        value = float(mean(loss.detach()))  # after the backward pass, so that a GPU does not wait in between
+        value = float(average(loss.detach()))  # after the backward pass, so that a GPU does not wait in between
         if not math.isfinite(value):
             raise self._broken(f"the loss became {value} at step {self.step + 1}")
         for observer in self.observers:
