@@ -88,9 +88,10 @@ def test_pretrain_resume_and_overwrite(shell: Shell, tmp_path: Path) -> None:
     assert shell("pretrain", "--out", out, "--resume").code == 0  # a finished run has nothing left to do
     assert (out / "encoder.safetensors").read_bytes() == before
 
-    changed = shell("pretrain", "--out", out, "--resume", "--epochs", "3")
+    changed = shell("pretrain", "--out", out, "--resume", "--seed", "3")
     assert changed.code == 2
-    assert "cannot resume with another train.epochs: the run has 2, not 3" in changed.err
+    assert "cannot resume with another train.seed: the run has 0, not 3" in changed.err
+    assert "fewer epochs" in shell("pretrain", "--out", out, "--resume", "--epochs", "1").err
 
     replaced = shell("pretrain", "--out", out, "--overwrite", "--epochs", "1", "--seed", "4", *FAST)
     assert replaced.code == 0

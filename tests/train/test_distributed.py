@@ -171,7 +171,7 @@ def test_a_killed_process_ends_the_job_and_the_run_goes_on_with_one_and_with_two
     assert said.count("MSVQ on patterns") == 1
     assert "report.html" in said
     assert "arning" not in said
-    assert all((out / name).is_file() for name in ("report.html", "encoder.safetensors", "eval/knn.json"))
+    assert all((out / name).is_file() for name in ("report.html", "encoder.safetensors", "eval/analysis.json"))
     assert [line["step"] for line in steps_of(out)] == list(range(1, 21))
     assert_close(msvq.Run(out), whole)
     record = msvq.Run(out).environment()

@@ -20,7 +20,7 @@ from msvq.methods import METHODS
 from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"]
-EVERY = [*SMALL, "train.log_every=1", "evaluate.every=1"]
+EVERY = [*SMALL, "train.log_every=1", "evaluate.every=1", "train.checkpoint_every=10"]
 
 
 def checkpoint(out: Path) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_the_run_directory_holds_what_it_promises(tmp_path: Path) -> None:
     assert len(environment["data_fingerprint"]) == 16
     names = {p.name for p in run.path.iterdir()}
     assert names == {
-        *("config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "eval"),
+        *("config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "eval", ".lock"),
         *("encoder.safetensors", "encoder.json", "report.html"),
     }
 
