@@ -18,7 +18,7 @@ SOURCES = {
     "reproduced": "MSVQ paper, row marked *: its authors' own reproduction",
     "copied": "MSVQ paper, copied from the ReSSL paper (SCE: presumably from its own)",
     "readme": "README of the authors' code",
-    "benchmark": "the authors' companion benchmark (pc-cp/Benchmark-Methods-For-MNN), linear at lr 30 in steps, seed 1339",
+    "benchmark": "the authors' companion benchmark (pc-cp/Benchmark-Methods-For-MNN); its linear evaluation has lr 30 in steps",
     "benchmark, before": "the same, before the authors mended the order of queue and loss",
 }
 
