@@ -9,6 +9,7 @@ from typing import Any
 from msvq.config import Settings, parse_assignment, read_config, resolve
 from msvq.errors import BadInput, unknown
 from msvq.methods import METHODS
+from msvq.methods.msvq import MSVQ
 from msvq.reproduce import paper
 from msvq.reproduce.studies import Row, Study
 
@@ -26,6 +27,9 @@ FREE = {
     "train.log_every",
     "analyze.map",
 }
+
+# Forward passes of the teachers in a step; the MSVQ family has one for each soft label.
+TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 4}
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,8 @@ class Cell:
     def cost(self) -> float:
         """How long a step takes beside other methods', by passes: 3 for the student's, 1 for a teacher's view."""
         kind = METHODS[self.method]
-        teachers = 0 if self.method in ("simclr", "simsiam", "nnclr", "supervised") else 1
-        views = len(getattr(kind, "soft_labels", ())) or kind.student_passes
-        return 3.0 * kind.student_passes + teachers * views
+        views = len(kind.soft_labels) if issubclass(kind, MSVQ) else TEACHER_VIEWS.get(self.method, 0)
+        return 3.0 * kind.student_passes + views
 
 
 def make_cell(scale: Scale, dataset: str, row: Row, seed: int) -> Cell:

@@ -115,7 +115,7 @@ def judge_cost(dataset: str, msvq: Values, ressl: Values) -> dict[str, Any]:
     ratios = {seed: msvq[seed] / ressl[seed] for seed in set(msvq) & set(ressl)}
     found = paired(dict.fromkeys(ratios, SLIGHT), ratios)
     text = f"a step of MSVQ takes at most {SLIGHT:g} times one of ReSSL (our reading of 'slight overhead')"
-    return as_dict(text, dataset, None, found) | {"ratios": {str(seed): ratio for seed, ratio in ratios.items()}}
+    return as_dict(text, dataset, None, found) | _ratios(ratios, None)
 
 
 def judge_false_negatives(dataset: str, found: Mapping[str, Values]) -> dict[str, Any]:
@@ -127,13 +127,19 @@ def judge_false_negatives(dataset: str, found: Mapping[str, Values]) -> dict[str
     result = paired(ratios, dict.fromkeys(ratios, TWICE))
     text = f"'all' finds at least {TWICE:g} times the false negatives of one view (our reading of 'close to twice')"
     published = round(paper.FALSE_NEGATIVES_RATIO - TWICE, 4)
-    return as_dict(text, dataset, published, result) | {"ratios": {str(seed): ratio for seed, ratio in ratios.items()}}
+    return as_dict(text, dataset, published, result) | _ratios(ratios, paper.FALSE_NEGATIVES_RATIO)
+
+
+def _ratios(ratios: Values, published: float | None) -> dict[str, Any]:
+    """What is told of a claim about a ratio instead of its distance from our reading of it."""
+    return {"ratios": {str(seed): ratio for seed, ratio in ratios.items()}, "published_ratio": published}
 
 
 def _published(study: str, rows: Sequence[str], dataset: str) -> float | None:
-    """The best that was published of some rows; nothing if one of them was not."""
-    sources = [paper.published(study, row, dataset) for row in rows]
-    return max(next(iter(values.values())) for values in sources) if all(sources) else None
+    """The best that the paper has of some rows; nothing if it lacks one of them."""
+    values = [paper.main_value(study, row, dataset) for row in rows]
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
 def _best(rows: Sequence[str], of: Of) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def spread(summary: Mapping[str, Any] | None) -> str:
     """Mean ± deviation."""
     if summary is None:
         return DASH
-    return number(summary["mean"]) + ("" if summary["std"] is None else f" ± {summary['std']:.2f}")
+    return number(summary["mean"]) + _deviation(summary["std"])
 
 
 def table_grid(result: Result, dataset: str) -> Grid:
@@ -51,15 +52,19 @@ def claim_grid(result: Result) -> Grid:
     header = ["claim", "data set", "published difference", "difference here", "seeds", "p", "verdict"]
     rows = []
     for claim in result["claims"]:
-        here = DASH
+        told, here = number(claim["published_difference"], sign=True), DASH
         if claim["difference"] is not None:
-            here = number(claim["difference"], sign=True) + (
-                f" ± {claim['std']:.2f}" if claim["std"] is not None else ""
-            )
+            here = number(claim["difference"], sign=True) + _deviation(claim["std"])
+        if claim.get("ratios"):
+            here = f"{statistics.fmean(claim['ratios'].values()):.2f} times{_deviation(claim['std'])}"
+            told = DASH if claim["published_ratio"] is None else f"{claim['published_ratio']:g} times"
         p = DASH if claim["p"] is None else f"{claim['p']:.3f}"
-        told = [claim["claim"], TITLES[claim["dataset"]], number(claim["published_difference"], sign=True), here]
-        rows.append([*told, str(claim["seeds"]), p, claim["verdict"]])
+        rows.append([claim["claim"], TITLES[claim["dataset"]], told, here, str(claim["seeds"]), p, claim["verdict"]])
     return header, rows
+
+
+def _deviation(std: float | None) -> str:
+    return "" if std is None else f" ± {std:.2f}"
 
 
 def curve_grid(panel: Mapping[str, Any]) -> Grid:
@@ -126,10 +131,8 @@ def markdown(result: Result, *, figure: str | None = None) -> str:
     if figure is not None:
         parts.append(f"![{result['title']}]({figure})")
     for title, (header, rows) in sections(result):
-        lines = [header, ["---"] * len(header), *rows]
-        parts.append(
-            f"**{title}**\n\n" + "\n".join(f"| {' | '.join(_cell(text) for text in line)} |" for line in lines)
-        )
+        lines = [f"| {' | '.join(map(_cell, line))} |" for line in (header, ["---"] * len(header), *rows)]
+        parts.append(f"**{title}**\n\n" + "\n".join(lines))
     parts += crossing_sentences(result)
     parts.append("\n".join(f"- {note}" for note in [*notes(result), f"Command: `{result['command']}`"]))
     return "\n\n".join(parts) + "\n"
@@ -170,8 +173,8 @@ def _tex(text: str) -> str:
     """Text as LaTeX wants it; a minus sign is one."""
     if text[:1] == "-" and text[1:2].isdigit():
         text = f"$-${text[1:]}"
-    for plain, written in _TEX.items():
-        text = text.replace(plain, f"\0{list(_TEX).index(plain)}\0")
+    for index, plain in enumerate(_TEX):
+        text = text.replace(plain, f"\0{index}\0")
     text = "".join(_ESCAPED.get(letter, letter) for letter in text)
     for index, written in enumerate(_TEX.values()):
         text = text.replace(f"\0{index}\0", written)

@@ -18,7 +18,7 @@ SOURCES = {
     "reproduced": "MSVQ paper, row marked *: its authors' own reproduction",
     "copied": "MSVQ paper, copied from the ReSSL paper (SCE: presumably from its own)",
     "readme": "README of the authors' code",
-    "benchmark": "the authors' companion benchmark (pc-cp/Benchmark-Methods-For-MNN); its linear evaluation has lr 30 in steps",
+    "benchmark": "the authors' companion benchmark, pc-cp/Benchmark-Methods-For-MNN (linear at lr 30, in steps)",
     "benchmark, before": "the same, before the authors mended the order of queue and loss",
 }
 
@@ -172,6 +172,12 @@ def published(study: str, row: str, dataset: str) -> dict[str, float]:
     else:
         sources = {"paper": values} if (values := ABLATIONS[study].get(row)) else {}
     return {source: value for source, values in sources.items() if (value := values[column]) is not None}
+
+
+def main_value(study: str, row: str, dataset: str) -> float | None:
+    """The number that a row is compared with: the paper's own, never the benchmark's, which has another protocol."""
+    sources = published(study, row, dataset)
+    return next((value for source, value in sources.items() if not source.startswith("benchmark")), None)
 
 
 ABLATIONS = {

@@ -72,8 +72,8 @@ def prepare(
     )
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
-    flags = {"scale": scale, "datasets": datasets and ",".join(datasets), "methods": methods and ",".join(methods)}
-    flags |= {"seeds": None if seeds is None else str(seeds)}
+    flags = {"scale": scale, "datasets": ",".join(datasets or ()), "methods": ",".join(methods or ())}
+    flags |= {"seeds": "" if seeds is None else str(seeds)}
     words = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
     command = shlex.join(["msvq", "reproduce", study.name, *words, *["--linear"] * linear])
     return Sweep(request, place, tasks, command)

@@ -3,13 +3,12 @@
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,7 +75,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Any:
+def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
     """The sweep's directory, checked and for us alone; nothing is changed if something is wrong with it."""
     check_place(out, scale)
     for task in tasks:
@@ -241,14 +240,3 @@ def run_tasks(
         if stop.wanted is not None:
             raise Interrupted(f"{display.done} of {len(tasks)} cells are finished", stop.wanted)
     return failed
-
-
-Finished = Callable[[Cell], bool]
-
-
-def free_space(out: Path) -> int:
-    """Bytes that are free where the sweep goes."""
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free

@@ -1,6 +1,7 @@
 """A study's results as plain values: what is written to its JSON file, from which every other form is made."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msvq.reproduce import paper
@@ -58,7 +59,8 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     """One place of a table: published, ours, and the difference, which is taken on the best epoch."""
     measure, num = request.measure, len(request.seeds)
     sources = list(paper.published(request.study.name, row.key, dataset).items())
-    main = sources[0] if sources and not sources[0][0].startswith("benchmark") else None
+    value = paper.main_value(request.study.name, row.key, dataset)
+    main = None if value is None else sources[0]
     cells = {seed: found[dataset, row.key, seed] for seed in request.seeds if (dataset, row.key, seed) in found}
     scores = {seed: cell.scores[measure] for seed, cell in cells.items() if measure in cell.scores}
     knn = [cell.scores["knn"] for cell in cells.values() if "knn" in cell.scores]
@@ -68,9 +70,7 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     return {
         "published": main and main[1],
         "source": main and main[0],
-        "others": [
-            {"source": source, "value": value} for source, value in sources if main is None or source != main[0]
-        ],
+        "others": [{"source": source, "value": value} for source, value in sources if (source, value) != main],
         "best": best and best._asdict(),
         "last": last and last._asdict(),
         "knn": {"best": knn_best._asdict(), "last": knn_last._asdict()} if knn_best and knn_last else None,
@@ -162,7 +162,7 @@ def crossings(series: Mapping[str, Curve]) -> list[dict[str, Any]]:
             epochs = sorted(set(means[first]) & set(means[second]))
             gaps = [(epoch, means[first][epoch] - means[second][epoch]) for epoch in epochs if epoch > 0]
             gaps = [(epoch, gap) for epoch, gap in gaps if gap != 0]
-            for (before, old), (after, new) in zip(gaps, gaps[1:], strict=False):
+            for (before, old), (after, new) in pairwise(gaps):
                 if (old > 0) != (new > 0):
                     epoch = before + (after - before) * abs(old) / (abs(old) + abs(new))
                     ahead, behind = (first, second) if new > 0 else (second, first)
