@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from msvq.config import parse_assignment, resolve
-from msvq.evaluation import _settings
+from msvq.config import assign, parse_assignment, resolve
 from msvq.methods import METHODS
 from msvq.protocols import PROTOCOLS
 
@@ -28,7 +27,10 @@ def test_what_is_said_to_get_the_other_is_accepted(recipe: str) -> None:
         found = settings_in(row)
         if number == 20:
             kind = PROTOCOLS["linear"].settings
-            assert _settings(kind, dict(map(parse_assignment, found))) != kind()
+            values = kind().model_dump(mode="json")
+            for text in found:
+                assign(values, *parse_assignment(text))
+            assert kind.model_validate(values) != kind()
         elif found:
             resolve(recipe=recipe, overrides=found)
     for method in re.findall(r"`--method ([\w-]+)`", PAGE):

@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.reproduce.cells import SCALES
 from msvq.reproduce.formats import as_csv, crossing_sentences, heading, latex, markdown, notes, sections
@@ -35,21 +34,17 @@ def write_study(out: Path, result: Mapping[str, Any], figures: list[Path]) -> li
     return [*files, *figures]
 
 
-def read_study(path: Path) -> dict[str, Any]:
-    """A result that was written before."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        assert result["kind"] and result["name"]
-    except (OSError, ValueError, KeyError, TypeError, AssertionError):
-        raise BadInput(f"{str(path)!r} is damaged; remove it, and its table is made again") from None
-    return dict(result)
-
-
 def write_page(out: Path) -> Path:
     """The page about everything that was reproduced in this directory so far."""
     manifest = read_manifest(out)
     found = {path.stem: path for path in (out / RESULTS).glob("*.json")}
-    studies = [_study(read_study(found[name]), out) for name in STUDIES if name in found]
+    studies, unreadable = [], []
+    for name in STUDIES:
+        if name in found:
+            try:
+                studies.append(_study(json.loads(found[name].read_text(encoding="utf-8")), out))
+            except (ValueError, KeyError, TypeError, AttributeError):  # the numbers of others are worth a page
+                unreadable.append(f"{RESULTS}/{name}.json")
     cells = [
         {
             "name": name,
@@ -68,6 +63,7 @@ def write_page(out: Path) -> Path:
         scale=scale,
         note=SCALES[scale].note.capitalize() if scale in SCALES else "",
         studies=studies,
+        unreadable=unreadable,
         cells=cells,
         style=Markup(style),  # our own file
     )
