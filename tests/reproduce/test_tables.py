@@ -11,6 +11,7 @@ import pytest
 
 from msvq.errors import BadInput
 from msvq.reproduce.cells import Request
+from msvq.reproduce.claims import judge_false_negatives
 from msvq.reproduce.collect import Measured, Score
 from msvq.reproduce.embed import num_blocks, refreshed
 from msvq.reproduce.figures import draw_curves
@@ -145,6 +146,12 @@ def test_all_against_one_view() -> None:
     assert claim["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
     assert claim["verdict"] == "not held"
     assert "| 2 times | 1.50 times ± 0.00 | 3 |" in markdown(result("false-negatives"))
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(1.5, "not held"), (1.8, "held"), (2.2, "held"), (2.9, "not held")])
+def test_close_to_twice_has_two_sides(ratio: float, words: str) -> None:
+    found = {"view2": {0: 1.0, 1: 1.0}, "view3": {0: 1.0, 1: 1.0}, "all": {0: ratio, 1: ratio}}
+    assert judge_false_negatives("cifar10", found)["verdict"] == words
 
 
 def numbers_in(text: str) -> list[float]:

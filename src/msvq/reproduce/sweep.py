@@ -230,8 +230,10 @@ def run_tasks(
                 over = pool.wait()
                 if over is not None:
                     task, answer = over
+                    if answer["state"] == "failed" and asked:
+                        answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
                     note(out, task.cell.name, answer)
-                    if answer["state"] == "failed" and stop.wanted is None:
+                    if answer["state"] == "failed":
                         failed[task.cell.name] = answer["reason"]
                     display.end(task.cell, answer)
                 display.look()

@@ -13,6 +13,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
@@ -128,10 +129,15 @@ def _attempt(order: dict[str, Any]) -> dict[str, Any]:
     return {"state": state, "reason": reason, "seconds": time.monotonic() - started}
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """The process: orders on standard input, answers on what was standard output; prints go to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, _stop)  # a run that trains saves itself first; what comes after it is done again
     with suppress(KeyboardInterrupt):  # asked to stop while it had nothing to do
         serve(sys.stdin, answers)
 
