@@ -85,9 +85,7 @@ def notes(result: Result) -> list[str]:
     if result["kind"] == "table":
         said.append(f"Accuracy in percent by {MEASURES[result['measure']]}; mean ± standard deviation over seeds.")
         if result["measure"] != "probe":
-            said.append(
-                "The difference to what was published is that of the best epoch, which was chosen on the test pictures."
-            )
+            said.append("The difference is taken on the best epoch, which was chosen on the test pictures.")
         if any(row["row"] == "supervised" for row in result["rows"]):
             said.append("Supervised is judged by its features, as every other row.")
     used = {o["source"] for row in result.get("rows", ()) for cell in row["cells"].values() for o in cell["others"]}
