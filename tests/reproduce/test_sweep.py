@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from msvq.reproduce.progress import SweepDisplay, share_done, time_left, total_s
 from msvq.reproduce.running import prepare, reproduce, show
 from msvq.reproduce.sweep import MANIFEST, Task, make_tasks
 from msvq.train.runlog import read_metrics
+from msvq.train.signals import Interrupted
 
 ROWS = ["mocov2", "msv", "msvq"]
 
@@ -92,6 +94,78 @@ def test_a_sweep_is_killed_half_way_and_continued(tmp_path: Path) -> None:
     curve = [line["knn_top1"] for line in read_metrics(cells["msv"] / "metrics.jsonl") if "knn_top1" in line][1:]
     place = next(row for row in knn["rows"] if row["row"] == "msv")["cells"]["patterns"]
     assert (place["last"]["mean"], place["best"]["mean"]) == (curve[-1], max(curve))
+
+
+# A stand-in for the worker, without torch: what a cell's method is called says how it goes.
+STAND_IN = """
+import json, os, pathlib, signal, time
+def stop(*_):
+    print(json.dumps({"state": "stopped", "reason": "", "seconds": 0.1}), flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+for line in sys.stdin:
+    order = json.loads(line)
+    run, method = pathlib.Path(order["out"]), order["cell"]["method"]
+    run.mkdir(parents=True)
+    (run / "threads").write_text(os.environ["OMP_NUM_THREADS"])
+    if method == "byol":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while method == "simsiam":
+        time.sleep(0.01)
+    for name in ("encoder.safetensors", "encoder.json", "report.html"):
+        (run / name).touch()
+    print(json.dumps({"state": "finished", "reason": "", "seconds": 0.1}), flush=True)
+"""
+
+
+def stand_in_tasks(out: Path, monkeypatch: pytest.MonkeyPatch, *methods: str) -> tuple[list[Task], SweepDisplay]:
+    monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    cells = [Cell("smoke", "patterns", method, (), 0) for method in methods]
+    out.mkdir()
+    (out / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    return make_tasks(out, [(cell, ()) for cell in cells]), SweepDisplay(Console(quiet=True), cells, [])
+
+
+def test_a_cell_that_takes_its_process_down_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "sweep"
+    tasks, display = stand_in_tasks(out, monkeypatch, "byol", "msvq", "simclr", "mocov2")
+    failed = sweeping.run_tasks(out, tasks, jobs=2, data_root=None, display=display)
+    assert failed == {"patterns-byol-s0": "its process ended with code -9 (out of memory?)"}
+    assert [task.is_finished for task in tasks] == [False, True, True, True]
+    assert {(task.run / "threads").read_text() for task in tasks} == {"2"}  # each has its share
+    assert sweeping.read_manifest(out)["cells"]["patterns-byol-s0"]["failed"] == failed["patterns-byol-s0"]
+
+
+def test_an_interrupted_sweep_stops_its_cells_and_calls_none_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "sweep"
+    tasks, display = stand_in_tasks(out, monkeypatch, "msvq", "simsiam", "mocov2")
+    begin = display.begin
+
+    def interrupt(cell: Cell, run: Path) -> None:
+        begin(cell, run)
+        if cell.method == "simsiam":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    monkeypatch.setattr(display, "begin", interrupt)
+    with pytest.raises(Interrupted, match="1 of 3 cells are finished") as stopped:
+        sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)
+    assert stopped.value.signal_number == signal.SIGTERM
+    assert not tasks[2].run.exists()  # nothing new is begun
+    assert all("failed" not in facts for facts in sweeping.read_manifest(out)["cells"].values())
+
+
+def test_a_failed_cell_is_told_and_the_exit_code_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
+    monkeypatch.setattr("msvq.reproduce.running.measured", lambda *arguments: None)
+    words = ("--scale", "smoke", "--methods", "msvq,byol", "--out", tmp_path / "new")
+    code, out, err = shell(capsys, "reproduce", "knn", *words)
+    assert code == 1, err
+    assert "failed: patterns-byol-s0: its process ended with code -9" in out.replace("\n", " ")
 
 
 def test_alone_it_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

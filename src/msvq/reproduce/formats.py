@@ -81,7 +81,7 @@ def curve_grid(panel: Mapping[str, Any]) -> Grid:
 
 def notes(result: Result) -> list[str]:
     """What a reader has to know to read the numbers."""
-    said = []
+    said = [f"Scale {result['scale']}: {result['scale_note']}."]
     if result["kind"] == "table":
         said.append(f"Accuracy in percent by {MEASURES[result['measure']]}; mean ± standard deviation over seeds.")
         if result["measure"] != "probe":

@@ -24,6 +24,7 @@ from msvq.train.signals import Interrupted, Interruptions
 from msvq.version import __version__
 
 MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"
+PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
 LOOK = 0.5  # seconds between looks at how far the cells are
 GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
 
@@ -140,7 +141,7 @@ class Pool:
     def _more(self) -> Worker:
         threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
-        code = f"import sys; sys.path[:] = {sys.path!r}; from msvq.reproduce.worker import main; main()"
+        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
         with (self.log / "errors.log").open("a") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-c", code],

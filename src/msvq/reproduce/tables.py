@@ -29,6 +29,7 @@ def build(request: Request, found: Found, *, command: str) -> dict[str, Any]:
         "title": study.title,
         "kind": study.kind,
         "scale": request.scale.name,
+        "scale_note": request.scale.note,
         "measure": request.measure,
         "first_column": study.first_column,
         "datasets": list(request.datasets),
