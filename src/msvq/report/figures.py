@@ -46,12 +46,12 @@ def draw_figures(records: Sequence[Record], folder: Path) -> list[Path]:
     drawings = {
         "knn": _knn_curves(records),
         "false_negatives": _false_negatives(records),
-        "map": _maps(records),
+        "map": draw_maps(records),
     }
     written = []
     for name, draw in drawings.items():
         if draw is not None:
-            written += _save(draw, folder / name)
+            written += save_figure(draw, folder / name)
     return written
 
 
@@ -64,7 +64,7 @@ def _knn_curves(records: Sequence[Record]) -> Any:
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
         for style, (name, points) in enumerate(curves.items()):
-            _line(axes, points, name, style)
+            draw_line(axes, points, name, style)
         axes.set(xlabel="epoch", ylabel="kNN accuracy (%)")
         if len(records) > 1:
             axes.legend(frameon=False)
@@ -83,7 +83,7 @@ def _false_negatives(records: Sequence[Record]) -> Any:
         panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         for axes, record in zip(panels, shown, strict=True):
             for style, view in enumerate((*views(record), ALL)):
-                _line(axes, record.curve(f"false_negatives.{view}"), view, style)
+                draw_line(axes, record.curve(f"false_negatives.{view}"), view, style)
             axes.set(xlabel="epoch", title=record.title if len(records) > 1 else "")
         panels[0].set(ylabel="false negatives found per picture")
         panels[0].legend(frameon=False)
@@ -91,8 +91,8 @@ def _false_negatives(records: Sequence[Record]) -> Any:
     return draw
 
 
-def _maps(records: Sequence[Record]) -> Any:
-    """Figure 6: one run before and after training, or two runs after it, side by side."""
+def draw_maps(records: Sequence[Record]) -> Any:
+    """Figure 6: what draws one run before and after training, or two runs after it, side by side; None: no maps."""
     found = [(record, record.arrays("map")) for record in records]
     found = [(record, saved) for record, saved in found if saved]
     if not found:
@@ -137,7 +137,8 @@ def _mark(style: int, is_class: bool) -> dict[str, Any]:
     return {"color": COLOURS[style % len(COLOURS)], "marker": MARKERS[shape]}
 
 
-def _line(axes: "Axes", points: Points, name: str, style: int) -> None:
+def draw_line(axes: "Axes", points: Points, name: str, style: int) -> None:
+    """A curve whose colour, dash and marker follow from its number, so that none is told by its colour alone."""
     if points:
         x, y = zip(*points, strict=True)
         look: dict[str, Any] = {"color": COLOURS[style % len(COLOURS)], "linestyle": DASHES[style % len(DASHES)]}
@@ -145,7 +146,7 @@ def _line(axes: "Axes", points: Points, name: str, style: int) -> None:
         axes.plot(x, y, label=f" {name}", marker=MARKERS[style % len(MARKERS)], markersize=5, markevery=every, **look)
 
 
-def _save(draw: Any, path: Path) -> list[Path]:
+def save_figure(draw: Any, path: Path) -> list[Path]:
     """Draw once, write twice. Imported here: it takes a second, and a page needs none of it."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

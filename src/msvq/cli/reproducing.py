@@ -1,0 +1,79 @@
+"""The command that makes the paper's tables and figures again."""
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from msvq.cli.options import Stopped, app
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A table or figure: its name, or the paper's number such as table4 or figure5. Without it: the list.",
+            show_default=False,
+        ),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="paper: the paper's own settings; mini: CIFAR-10 in hours; smoke: minutes, a test.")
+    ] = "mini",
+    datasets: Annotated[
+        str | None, typer.Option(help="Only these, as a,b. (default: the paper's, as far as the scale has them)")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf ... (default: the paper's)"),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each row. (default: paper 1, mini 3, smoke 1)")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where the named data sets are.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the data sets that are not there.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the sweep; tables share its runs. (default: runs/reproduce-SCALE)")
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at once, each in a process with its share of the processors.")] = 1,
+    linear: Annotated[
+        bool,
+        typer.Option("--linear", help="The 100-epoch protocol also at a small scale, on one seed of each row."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and the hours; train nothing.")] = False,
+) -> None:
+    """Make a table or figure of the paper again, and compare it with what was published.
+
+    Each cell is an ordinary run: finished ones are skipped, interrupted ones go on, so the same command continues a
+    sweep. The exit code is 1 if a cell failed. Example: msvq reproduce linear --scale smoke
+    """
+    from msvq.reproduce import running
+
+    console = Console()
+    if name is None:
+        running.show_list(console)
+        return
+    sweep = running.prepare(
+        name,
+        scale=scale,
+        datasets=_names(datasets),
+        methods=_names(methods),
+        seeds=seeds,
+        out=out,
+        linear=linear,
+    )
+    if dry_run:
+        planned = running.dry_run(sweep, data_root=data_root, console=Console(stderr=True))
+        running.show_plan(sweep, planned, jobs, console)
+        return
+    try:
+        outcome = running.reproduce(sweep, data_root=data_root, download=download, jobs=jobs, console=console)
+    except KeyboardInterrupt as stop:
+        told = f"{stop}; " if stop.args else ""
+        raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
+    running.show(outcome, console)
+    raise typer.Exit(int(bool(outcome.failed)))
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

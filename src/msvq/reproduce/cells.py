@@ -1,0 +1,223 @@
+"""A cell: one run of a sweep, as an ordinary run directory with a name that says what it is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msvq.config import Settings, parse_assignment, read_config, resolve
+from msvq.errors import BadInput, unknown
+from msvq.methods import METHODS
+from msvq.methods.msvq import MSVQ
+from msvq.reproduce import paper
+from msvq.reproduce.studies import Row, Study
+
+FINISHED = ("encoder.safetensors", "encoder.json", "report.html")  # the last that a run leaves
+# What two runs of one cell may differ in: where they run and how often they save, not what is learned.
+FREE = {
+    "method_defaults",
+    "data.root",
+    "data.mode",
+    "data.workers",
+    "data.max_skipped",
+    "train.device",
+    "train.precision",
+    "train.checkpoint_every",
+    "train.log_every",
+    "analyze.map",
+}
+
+# Forward passes of the teachers in a step; the MSVQ family has one for each soft label.
+TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 4}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a reproduction is: whose recipe a cell takes, and what is measured after it."""
+
+    name: str
+    note: str
+    datasets: tuple[str, ...]
+    recipe: str | None  # None: the data set's own
+    num_seeds: int  # unless told otherwise
+    linear: bool  # whether the 100-epoch protocol belongs to it; else the probe stands in
+
+    def recipe_of(self, dataset: str) -> str:
+        """The recipe of a data set's cells."""
+        return self.recipe or dataset
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("paper", "the data sets' own recipes, exactly the paper's; for a GPU", paper.DATASETS, None, 1, True),
+        Scale(
+            "mini",
+            "CIFAR-10, a narrow network, hours on two cores; kNN by 10,000 labels",
+            ("cifar10",),
+            "mini",
+            3,
+            False,
+        ),
+        Scale(
+            "smoke",
+            "the embedded data set, minutes; shows that it works, nothing else",
+            ("patterns",),
+            "smoke",
+            1,
+            False,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Method, data set, what differs from the recipe, and seed, at a scale."""
+
+    scale: str
+    dataset: str
+    method: str
+    overrides: tuple[str, ...]  # none that the recipe has anyway
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        changes = [text.removeprefix("method.").replace("=", "-") for text in self.overrides]
+        return "-".join([self.dataset, self.method, *changes, f"s{self.seed}"])
+
+    def settings(self) -> Settings:
+        """What the run is to be done with, before data and machine complete it."""
+        return resolve(
+            recipe=SCALES[self.scale].recipe_of(self.dataset),
+            data=self.dataset,
+            method=self.method,
+            overrides=self.overrides,
+            seed=self.seed,
+        )
+
+    def cost(self) -> float:
+        """How long a step takes beside other methods', by passes: 3 for the student's, 1 for a teacher's view."""
+        kind = METHODS[self.method]
+        views = len(kind.soft_labels) if issubclass(kind, MSVQ) else TEACHER_VIEWS.get(self.method, 0)
+        return 3.0 * kind.student_passes + views
+
+
+def make_cell(scale: Scale, dataset: str, row: Row, seed: int) -> Cell:
+    """The cell of a row. What the recipe says already is no override: so two tables share their common cells."""
+    plain = _plain_options(scale.name, dataset, row.method)
+    changes = []
+    for text in row.overrides:
+        path, value = parse_assignment(text)
+        if plain.get(path.removeprefix("method.")) != value:
+            changes.append(text)
+    return Cell(scale.name, dataset, row.method, tuple(changes), seed)
+
+
+@cache
+def _plain_options(scale: str, dataset: str, method: str) -> dict[str, Any]:
+    return Cell(scale, dataset, method, (), 0).settings().method_options
+
+
+def find_scale(name: str) -> Scale:
+    """By name."""
+    if name not in SCALES:
+        raise unknown("scale", name, SCALES)
+    return SCALES[name]
+
+
+def choose_datasets(study: Study, scale: Scale, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The study's data sets that the scale has, or those of them that `--datasets` names."""
+    own = tuple(name for name in study.datasets if name in scale.datasets)
+    known = own or scale.datasets  # the embedded data set stands in for the paper's
+    if wanted is None:
+        return known
+    for name in wanted:
+        if name not in known and name in study.datasets:
+            larger = [other.name for other in SCALES.values() if name in other.datasets]
+            raise BadInput(f"scale {scale.name} has {', '.join(known)} alone; {name} takes --scale {larger[0]}")
+        if name not in known:
+            raise unknown(f"data set of {study.name}", name, known)
+    if not wanted:
+        raise BadInput(f"--datasets names none; known: {', '.join(known)}")
+    return tuple(name for name in known if name in wanted)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A study at a scale: its cells by data set, row and seed."""
+
+    study: Study
+    scale: Scale
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    linear: bool  # measure by the 100-epoch protocol
+
+    def cells(self) -> dict[tuple[str, str, int], Cell]:
+        """(data set, row, seed) -> cell; rows that come to the same share one."""
+        return {
+            (dataset, row.key, seed): make_cell(self.scale, dataset, row, seed)
+            for seed in self.seeds  # seed by seed, so that half a sweep is a whole table with fewer seeds
+            for dataset in self.datasets
+            for row in self.rows
+            if row.is_on(dataset)
+        }
+
+    @property
+    def measure(self) -> str:
+        """What the table's accuracies are measured by: knn, linear, or the probe in its place."""
+        if self.study.name == "knn" or self.study.kind != "table":
+            return "knn"
+        return "linear" if self.linear else "probe"
+
+    def protocols(self, cell: Cell) -> tuple[str, ...]:
+        """What is measured after the run. Outside the paper's scale `linear` runs once a method: on its first seed."""
+        if self.study.kind == "map":
+            return ("map",)
+        if self.measure == "linear" and not self.scale.linear and cell.seed != self.seeds[0]:
+            return ()
+        return () if self.measure == "knn" else (self.measure,)
+
+
+def is_finished(run: Path, protocols: Iterable[str] = ()) -> bool:
+    """Whether a run is trained to its end and has these measurements."""
+    files = [*FINISHED, *(result_file(protocol) for protocol in protocols)]
+    return all((run / name).is_file() for name in files)
+
+
+def result_file(protocol: str) -> str:
+    """Where in a run directory a measurement is."""
+    return "eval/map.npz" if protocol == "map" else f"eval/{protocol}.json"
+
+
+def check_same(cell: Cell, run: Path) -> None:
+    """Raise if a run that was begun is not what the cell is now."""
+    if not (run / "config.yaml").is_file():
+        return
+    wanted, found = cell.settings().model_dump(mode="json"), read_config(run / "config.yaml").model_dump(mode="json")
+    changed = difference(wanted, found)
+    if changed is not None:
+        key, now, then = changed
+        raise BadInput(
+            f"the cell {str(run)!r} ran with another {key}: {then!r}, and it is {now!r} now; "
+            f"choose another --out, or move that directory away to run it again"
+        )
+
+
+def difference(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting in which they differ: name, wanted, found. What a run has to find out itself is left open."""
+    for key, value in wanted.items():
+        name = f"{path}{key}"
+        other = found.get(key)
+        if name in FREE or value is None or value == "auto":
+            continue
+        if isinstance(value, Mapping):
+            deeper = difference(value, other if isinstance(other, Mapping) else {}, f"{name}.")
+            if deeper is not None:
+                return deeper
+        elif value != other:
+            return name, value, other
+    return None

@@ -1,0 +1,215 @@
+"""A study's JSON in other forms: Markdown, LaTeX, CSV. Every form is made from the JSON alone."""
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msvq.reproduce.paper import SOURCES, TITLES
+from msvq.reproduce.tables import MEASURES
+
+DASH = "-"
+Result = Mapping[str, Any]
+Grid = tuple[list[str], list[list[str]]]  # header and rows
+
+
+def number(value: float | None, *, sign: bool = False) -> str:
+    """An accuracy with two digits, a dash where there is none."""
+    return DASH if value is None else f"{value:+.2f}" if sign else f"{value:.2f}"
+
+
+def spread(summary: Mapping[str, Any] | None) -> str:
+    """Mean ± deviation."""
+    if summary is None:
+        return DASH
+    return number(summary["mean"]) + _deviation(summary["std"])
+
+
+def table_grid(result: Result, dataset: str) -> Grid:
+    """A table's rows on one data set."""
+    main, probe = result["name"] in ("linear", "knn"), result["measure"] == "probe"
+    header = [result["first_column"], *(["BackProp"] if main else []), "published"]
+    header += ["probe", "kNN, best epoch", "kNN, last epoch"] if probe else ["best epoch", "last epoch", "difference"]
+    others = any(row["cells"][dataset]["others"] for row in result["rows"])
+    rows = []
+    for row in result["rows"]:
+        cell = row["cells"][dataset]
+        knn = cell["knn"] or {"best": None, "last": None}
+        ours = [spread(cell["best"]), spread(cell["last"]), number(cell["difference"], sign=True)]
+        if probe:
+            ours = [spread(cell["last"]), spread(knn["best"]), spread(knn["last"])]
+        line = [row["label"], *([row["backprop"] or DASH] if main else []), number(cell["published"]), *ours]
+        if others:
+            told = [f"{number(other['value'])} ({other['source']})" for other in cell["others"]]
+            line.append("; ".join(told) or DASH)
+        rows.append(line)
+    return header + ["also published"] * others, rows
+
+
+def claim_grid(result: Result) -> Grid:
+    """The claims and whether they held."""
+    header = ["claim", "data set", "published difference", "difference here", "seeds", "p", "verdict"]
+    rows = []
+    for claim in result["claims"]:
+        told, here = number(claim["published_difference"], sign=True), DASH
+        if claim["difference"] is not None:
+            here = number(claim["difference"], sign=True) + _deviation(claim["std"])
+        if claim.get("ratios"):
+            here = f"{statistics.fmean(claim['ratios'].values()):.2f} times{_deviation(claim['std'])}"
+            told = DASH if claim["published_ratio"] is None else f"{claim['published_ratio']:g} times"
+        p = DASH if claim["p"] is None else f"{claim['p']:.3f}"
+        rows.append([claim["claim"], TITLES[claim["dataset"]], told, here, str(claim["seeds"]), p, claim["verdict"]])
+    return header, rows
+
+
+def _deviation(std: float | None) -> str:
+    return "" if std is None else f" ± {std:.2f}"
+
+
+def curve_grid(panel: Mapping[str, Any]) -> Grid:
+    """A figure's curves as numbers: an epoch a row, with the steps trained until then."""
+    names, steps = list(panel["series"]), panel["steps_per_epoch"] or 0
+    epochs = sorted({point["epoch"] for points in panel["series"].values() for point in points})
+    values = {name: {point["epoch"]: point for point in panel["series"][name]} for name in names}
+    rows = [
+        [f"{epoch:g}", f"{round(epoch * steps):,}", *(spread(values[name].get(epoch)) for name in names)]
+        for epoch in epochs
+    ]
+    return ["epoch", "steps", *names], rows
+
+
+def notes(result: Result) -> list[str]:
+    """What a reader has to know to read the numbers."""
+    said = [f"Scale {result['scale']}: {result['scale_note']}."]
+    if result["kind"] == "table":
+        said.append(f"Accuracy in percent by {MEASURES[result['measure']]}; mean ± standard deviation over seeds.")
+        if result["measure"] != "probe":
+            said.append("The difference is taken on the best epoch, which was chosen on the test pictures.")
+        if any(row["row"] == "supervised" for row in result["rows"]):
+            said.append("Supervised is judged by its features, as every other row.")
+    used = {o["source"] for row in result.get("rows", ()) for cell in row["cells"].values() for o in cell["others"]}
+    used |= {cell["source"] for row in result.get("rows", ()) for cell in row["cells"].values() if cell["source"]}
+    said += [f"{source}: {SOURCES[source]}." for source in SOURCES if source in used]
+    missing = sum(cell["seeds_missing"] for row in result.get("rows", ()) for cell in row["cells"].values())
+    if missing:
+        said.append(f"{missing} of the runs have not been made, or were not measured like this.")
+    if result["claims"]:
+        said.append("p: one-sided paired t-test over seeds; a claim is held if the mean says so and p is below 0.05.")
+    return said
+
+
+def sections(result: Result) -> list[tuple[str, Grid]]:
+    """The tables of a result with their headings."""
+    made = []
+    if result["kind"] == "table":
+        made += [(TITLES[dataset], table_grid(result, dataset)) for dataset in result["datasets"]]
+    made += [(TITLES[panel["dataset"]], curve_grid(panel)) for panel in result.get("panels", ())]
+    if result["claims"]:
+        made.append(("Claims", claim_grid(result)))
+    return made
+
+
+def heading(result: Result) -> str:
+    """A result's title in words."""
+    kind = result["number"].rstrip("0123456789")
+    return f"{result['title']} ({kind} {result['number'].removeprefix(kind)}, scale {result['scale']})"
+
+
+def crossing_sentences(result: Result) -> list[str]:
+    """Where curves cross."""
+    return [
+        f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} at epoch {one['epoch']:g}."
+        for panel in result.get("panels", ())
+        for one in panel["crossings"]
+    ]
+
+
+def markdown(result: Result, *, figure: str | None = None) -> str:
+    """The tables of a result; `figure`: the path of its picture."""
+    parts = [f"### {heading(result)}"]
+    if figure is not None:
+        parts.append(f"![{result['title']}]({figure})")
+    for title, (header, rows) in sections(result):
+        lines = [f"| {' | '.join(map(_cell, line))} |" for line in (header, ["---"] * len(header), *rows)]
+        parts.append(f"**{title}**\n\n" + "\n".join(lines))
+    parts += crossing_sentences(result)
+    parts.append("\n".join(f"- {note}" for note in [*notes(result), f"Command: `{result['command']}`"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def latex(result: Result) -> str:
+    """The same tables for a paper; plain LaTeX, no packages."""
+    parts = [f"% {heading(result)}", f"% {result['command']}"]
+    for title, (header, rows) in sections(result):
+        columns = "l" + "r" * (len(header) - 1)
+        body = [" & ".join(_tex(text) for text in line) + r" \\" for line in rows]
+        parts.append(
+            "\n".join(
+                [
+                    f"% {title}",
+                    rf"\begin{{tabular}}{{{columns}}}",
+                    r"\hline",
+                    " & ".join(_tex(text) for text in header) + r" \\",
+                    r"\hline",
+                    *body,
+                    r"\hline",
+                    r"\end{tabular}",
+                ]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+_TEX = {"τ_t": r"$\tau_t$", "m_1": "$m_1$", "m_2": "$m_2$", "±": r"$\pm$"}
+_ESCAPED = {"&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
+
+
+def _tex(text: str) -> str:
+    """Text as LaTeX wants it; a minus sign is one."""
+    if text[:1] == "-" and text[1:2].isdigit():
+        text = f"$-${text[1:]}"
+    for index, plain in enumerate(_TEX):
+        text = text.replace(plain, f"\0{index}\0")
+    text = "".join(_ESCAPED.get(letter, letter) for letter in text)
+    for index, written in enumerate(_TEX.values()):
+        text = text.replace(f"\0{index}\0", written)
+    return text
+
+
+CSV_COLUMNS = (
+    "study", "scale", "measure", "dataset", "row", "backprop", "published", "source",
+    "best_mean", "best_std", "last_mean", "last_std", "difference", "seeds",
+)  # fmt: skip
+CURVE_COLUMNS = ("study", "scale", "dataset", "series", "epoch", "mean", "std")
+
+
+def as_csv(result: Result) -> str:
+    """A line for each number, unrounded: of a table's places, or of a figure's points."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    if result["kind"] == "table":
+        writer.writerow(CSV_COLUMNS)
+        writer.writerows(_table_lines(result))
+    else:
+        writer.writerow(CURVE_COLUMNS)
+        for panel in result.get("panels", ()):
+            for name, points in panel["series"].items():
+                start = (result["name"], result["scale"], panel["dataset"], name)
+                writer.writerows((*start, point["epoch"], point["mean"], point["std"]) for point in points)
+    return text.getvalue()
+
+
+def _table_lines(result: Result) -> list[Sequence[Any]]:
+    lines: list[Sequence[Any]] = []
+    for row in result["rows"]:
+        for dataset, cell in row["cells"].items():
+            best, last = cell["best"] or {}, cell["last"] or {}
+            start = (result["name"], result["scale"], result["measure"], dataset, row["row"], row["backprop"])
+            ours = (best.get("mean"), best.get("std"), last.get("mean"), last.get("std"), cell["difference"])
+            lines.append((*start, cell["published"], cell["source"], *ours, len(cell["values"])))
+    return lines

@@ -1,0 +1,209 @@
+"""`msvq reproduce`: a table or figure of the paper, from the runs to the comparison."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from msvq.data.official import OFFICIAL, find_official, read_official
+from msvq.data.places import downloads
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.measure.advice import duration
+from msvq.reproduce.cells import SCALES, Request, choose_datasets, find_scale
+from msvq.reproduce.collect import Measured, measured
+from msvq.reproduce.figures import draw_curves, draw_tsne
+from msvq.reproduce.formats import heading, notes, sections
+from msvq.reproduce.hours import Planned, plan_tasks
+from msvq.reproduce.page import RESULTS, write_page, write_study
+from msvq.reproduce.progress import SweepDisplay
+from msvq.reproduce.studies import STUDIES, choose_rows, find_study
+from msvq.reproduce.sweep import CELLS, Task, check_place, make_tasks, opened, read_manifest, run_tasks
+from msvq.reproduce.tables import build
+
+MAX_JOBS = 64
+
+
+class Outcome(NamedTuple):
+    """What a sweep has come to."""
+
+    result: dict[str, Any]
+    files: list[Path]  # the page first
+    failed: dict[str, str]  # cell -> reason
+
+
+class Sweep(NamedTuple):
+    """What is asked for, checked."""
+
+    request: Request
+    out: Path
+    tasks: list[Task]
+    command: str
+
+
+def prepare(
+    name: str,
+    *,
+    scale: str = "mini",
+    datasets: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    seeds: int | None = None,
+    out: Path | None = None,
+    linear: bool = False,
+) -> Sweep:
+    """What is asked for as cells. Bad input is told here, before anything is touched."""
+    study, size = find_study(name), find_scale(scale)
+    num_seeds = size.num_seeds if seeds is None else seeds
+    if num_seeds < 1:
+        raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
+    if study.kind == "map":
+        num_seeds = 1  # a picture of one run
+    request = Request(
+        study=study,
+        scale=size,
+        datasets=choose_datasets(study, size, datasets),
+        rows=choose_rows(study, methods),
+        seeds=tuple(range(num_seeds)),
+        linear=linear or size.linear,
+    )
+    place = out or Path("runs") / f"reproduce-{size.name}"
+    tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
+    flags = {"scale": scale, "datasets": ",".join(datasets or ()), "methods": ",".join(methods or ())}
+    flags |= {"seeds": "" if seeds is None else str(seeds)}
+    words = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
+    command = shlex.join(["msvq", "reproduce", study.name, *words, *["--linear"] * linear])
+    return Sweep(request, place, tasks, command)
+
+
+def reproduce(
+    sweep: Sweep, *, data_root: Path | None = None, download: bool = False, jobs: int = 1, console: Console
+) -> Outcome:
+    """Run what is not finished, and write the comparison."""
+    if not 1 <= jobs <= MAX_JOBS:
+        raise BadInput(f"--jobs is a number of runs at once, 1 to {MAX_JOBS}, not {jobs}")
+    out, tasks, display = sweep.out, sweep.tasks, Display(console)
+    check_place(out, sweep.request.scale.name)
+    left = [task for task in tasks if not task.is_finished]
+    have_data({task.cell.dataset for task in left}, data_root, download=download, display=display)
+    with opened(out, sweep.request.scale.name, tasks):
+        finished = [task.cell for task in tasks if task.is_finished]
+        display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {len(finished)} of them finished, in {out}")
+        shown = SweepDisplay(console, [task.cell for task in tasks], finished)
+        failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, display=shown)
+        result, files = compare(sweep)
+    return Outcome(result, files, failed)
+
+
+def have_data(datasets: set[str], data_root: Path | None, *, download: bool, display: Display) -> None:
+    """Raise if a data set is not there, and say how to get it; or fetch it, once, before the cells start."""
+    root = None if data_root is None else data_root.expanduser()
+    if root is not None and not root.is_dir() and not download:
+        raise BadInput(f"--data-root {str(data_root)!r} is not a folder")
+    for name in sorted(datasets & set(OFFICIAL)):
+        facts = OFFICIAL[name]
+        if download:
+            read_official(name, root, download=True, display=display)
+        elif find_official(name, root) is None:
+            raise BadInput(
+                f"{facts.title} is not in {str(root or downloads())!r}; --download fetches it "
+                f"({(facts.archive.num_bytes or 0) / 1e6:,.0f} MB), --data-root DIR says where else it is: "
+                f"DIR holds {facts.archive.folder}, {facts.archive.name}, or train/<class>/ and test/<class>/"
+            )
+
+
+def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
+    """Collect what the finished cells have measured and write it in every form."""
+    request, out = sweep.request, sweep.out
+    known, found = read_manifest(out)["cells"], {}
+    for place, cell in request.cells().items():
+        one = measured(cell, out / CELLS / cell.name, known.get(cell.name, {}))
+        if one is not None:
+            found[place] = one
+    check_same_pictures(found)
+    result = build(request, found, command=sweep.command)
+    path, figures = out / RESULTS / request.study.name, []
+    if request.study.kind in ("curves", "false-negatives"):
+        figures = draw_curves(result, path)
+    elif request.study.kind == "map":
+        titles = {row.key: row.label for row in request.rows}
+        runs = {titles[key]: out / CELLS / one.cell for (_, key, _), one in found.items()}
+        figures = draw_tsne(runs, path) if runs else []
+    files = write_study(out, result, figures)
+    return result, [write_page(out), *files]
+
+
+def check_same_pictures(found: Mapping[tuple[str, str, int], Measured]) -> None:
+    """Raise if cells of one data set were trained on different pictures: their numbers do not compare."""
+    seen: dict[str, Measured] = {}
+    for (dataset, _, _), one in found.items():
+        first = seen.setdefault(dataset, one)
+        if first.machine.get("data_fingerprint") != one.machine.get("data_fingerprint"):
+            raise BadInput(
+                f"the cells {first.cell} and {one.cell} were trained on different pictures of {dataset}; "
+                f"move one of them away and run it again with the other's --data-root"
+            )
+
+
+def dry_run(sweep: Sweep, *, data_root: Path | None, console: Console) -> list[Planned]:
+    """The cells and how long they will take; nothing is trained or written."""
+    check_place(sweep.out, sweep.request.scale.name)
+    return plan_tasks(sweep.tasks, data_root=data_root, display=Display(console))
+
+
+def heading_of(sweep: Sweep) -> str:
+    """What is reproduced, in words."""
+    study = sweep.request.study
+    return heading(
+        {"number": study.number, "title": study.title, "scale": sweep.request.scale.name, "name": study.name}
+    )
+
+
+def show_list(console: Console) -> None:
+    """Print what there is."""
+    table = Table("name", "the paper's", "what", "rows", box=box.SIMPLE, pad_edge=False)
+    for study in STUDIES.values():
+        table.add_row(study.name, study.number, study.title, str(len(study.rows)))
+    console.print(table)
+    for scale in SCALES.values():
+        Display(console).note(f"--scale {scale.name}: {scale.note} ({', '.join(scale.datasets)})")
+    Display(console).note("Start with: msvq reproduce linear --scale smoke")
+
+
+def show_plan(sweep: Sweep, planned: Sequence[Planned], jobs: int, console: Console) -> None:
+    """Print a dry run."""
+    table = Table("cell", "state", "after it", "left", box=box.SIMPLE, pad_edge=False)
+    for one in planned:
+        left = duration(one.seconds) if one.seconds else "-"
+        table.add_row(one.task.cell.name, one.state, ", ".join(one.task.protocols) or "-", left)
+    console.print(table)
+    total = sum(one.seconds for one in planned)
+    say = Display(console).note
+    say(f"{len(planned)} cells in {sweep.out}, {total / 3600:.2f} hours one after the other")
+    say(
+        "A few steps of MSVQ on each data set were timed; the other methods follow by their passes through the network."
+    )
+    if jobs > 1:
+        say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """Print a result's tables, the failures, and where everything is."""
+    say = Display(console).note
+    say(heading(outcome.result))
+    for title, (header, rows) in sections(outcome.result):
+        table = Table(*header, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    for note in notes(outcome.result):
+        say(note)
+    for cell, reason in outcome.failed.items():
+        say(f"failed: {cell}: {reason}")
+    say(f"report  {outcome.files[0]}")
+    say(f"tables  {outcome.files[1].with_suffix('')}.md .json .tex .csv")

@@ -1,0 +1,245 @@
+"""Runs the cells of a sweep: finished ones are skipped, begun ones go on, failed ones stop no other."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msvq.data.workers import available_cores
+from msvq.directory import LOCK, locked
+from msvq.errors import BadInput
+from msvq.files import write_text
+from msvq.reproduce.cells import Cell, check_same, is_finished
+from msvq.reproduce.progress import SweepDisplay
+from msvq.train.signals import Interrupted, Interruptions
+from msvq.version import __version__
+
+MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"
+PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
+LOOK = 0.5  # seconds between looks at how far the cells are
+GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell, where it goes, and what is measured after it."""
+
+    cell: Cell
+    run: Path
+    protocols: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return is_finished(self.run, self.protocols)
+
+
+def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[Task]:
+    """One task a cell, whoever asks for it."""
+    tasks: dict[Cell, tuple[str, ...]] = {}
+    for cell, protocols in wanted:
+        tasks[cell] = tuple(dict.fromkeys((*tasks.get(cell, ()), *protocols)))
+    return [Task(cell, out / CELLS / cell.name, protocols) for cell, protocols in tasks.items()]
+
+
+def check_place(out: Path, scale: str) -> None:
+    """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
+    if not out.is_dir() or not any(path.name != LOCK for path in out.iterdir()):
+        return
+    if not (out / MANIFEST).is_file():
+        raise BadInput(f"--out {str(out)!r} holds files that are not a sweep; choose another directory")
+    known = read_manifest(out)
+    if known["scale"] != scale:
+        raise BadInput(
+            f"--out {str(out)!r} is of a sweep at scale {known['scale']}, not {scale}; choose another directory"
+        )
+
+
+def read_manifest(out: Path) -> dict[str, Any]:
+    """What an output directory says of its sweep."""
+    try:
+        known = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        return {**known, "scale": str(known["scale"]), "cells": dict(known["cells"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput(f"{str(out / MANIFEST)!r} is damaged; restore it, or choose another --out") from None
+
+
+@contextmanager
+def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
+    """The sweep's directory, checked and for us alone; nothing is changed if something is wrong with it."""
+    check_place(out, scale)
+    for task in tasks:
+        check_same(task.cell, task.run)
+    with locked(out):
+        check_place(out, scale)  # another process may have been here meanwhile
+        if not (out / MANIFEST).is_file():
+            manifest = {"made_by": "msvq reproduce", "msvq": __version__, "scale": scale, "cells": {}}
+            write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        yield
+
+
+def note(out: Path, cell: str, answer: Mapping[str, Any]) -> None:
+    """Write down how long a cell took, all its continuations together, and why it failed if it did."""
+    manifest = read_manifest(out)
+    known = manifest["cells"].get(cell, {})
+    seconds = known.get("seconds", 0.0) + answer["seconds"]
+    failed = {"failed": answer["reason"]} if answer["state"] == "failed" else {}
+    manifest["cells"][cell] = {"seconds": round(seconds, 1), **failed}
+    write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+@dataclass
+class Worker:
+    """A child process, and the task that it is at."""
+
+    process: subprocess.Popen[str]
+    task: Task | None = None
+    started: float = 0.0
+
+    def give(self, order: Mapping[str, Any], task: Task) -> None:
+        """Have it run a cell."""
+        self.task, self.started = task, time.monotonic()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+
+
+@dataclass
+class Pool:
+    """As many child processes as may run at once, each with its share of the processors."""
+
+    jobs: int
+    log: Path
+    data_root: Path | None
+    workers: list[Worker] = field(default_factory=list)
+    answers: "queue.Queue[tuple[Worker, str | None]]" = field(default_factory=queue.Queue)
+
+    def start(self, task: Task) -> None:
+        """Begin a task in a process that has none."""
+        worker = next((one for one in self.workers if one.task is None), None) or self._more()
+        order = {
+            "cell": asdict(task.cell),
+            "out": str(task.run),
+            "protocols": task.protocols,
+            "data_root": None if self.data_root is None else str(self.data_root),
+            "log": str(self.log / f"{task.cell.name}.log"),
+        }
+        worker.give(order, task)
+
+    def _more(self) -> Worker:
+        threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or available_cores()) // self.jobs)
+        self.log.mkdir(parents=True, exist_ok=True)
+        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
+        with (self.log / "errors.log").open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
+            )
+        worker = Worker(process)
+        self.workers.append(worker)
+        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        return worker
+
+    def _listen(self, worker: Worker) -> None:
+        assert worker.process.stdout is not None
+        for line in worker.process.stdout:
+            self.answers.put((worker, line))
+        self.answers.put((worker, None))
+
+    def wait(self) -> tuple[Task, dict[str, Any]] | None:
+        """The next task that is over, with the answer, or nothing after a moment."""
+        try:
+            worker, line = self.answers.get(timeout=LOOK)
+        except queue.Empty:
+            return None
+        task, seconds = worker.task, time.monotonic() - worker.started
+        worker.task = None
+        if line is None:
+            self.workers.remove(worker)
+            code = worker.process.wait()
+            if task is None:
+                return None
+            reason = f"its process ended with code {code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
+            return task, {"state": "failed", "reason": reason, "seconds": seconds}
+        assert task is not None
+        return task, json.loads(line)
+
+    @property
+    def running(self) -> list[Task]:
+        """What is being done."""
+        return [worker.task for worker in self.workers if worker.task is not None]
+
+    def stop(self) -> None:
+        """Ask every process to save and leave."""
+        for worker in self.workers:
+            worker.process.terminate()
+
+    def close(self) -> None:
+        """Let the processes go; one that does not leave in time is ended."""
+        for worker in self.workers:
+            assert worker.process.stdin is not None
+            with suppress(OSError):
+                worker.process.stdin.close()  # who is at work stops at that
+        until = time.monotonic() + GRACE
+        for worker in self.workers:
+            try:
+                worker.process.wait(timeout=max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+
+
+def run_tasks(
+    out: Path, tasks: Sequence[Task], *, jobs: int, data_root: Path | None, display: SweepDisplay
+) -> dict[str, str]:
+    """Run what is not finished. Returns the cells that failed, with the reasons; raises when it was interrupted."""
+    left = [task for task in tasks if not task.is_finished]
+    failed: dict[str, str] = {}
+    if not left:
+        return failed
+    pool = Pool(min(jobs, len(left)), out / LOGS, data_root)
+    waiting, asked = list(left), False
+    with display, Interruptions(display.say) as stop:
+        try:
+            while waiting or pool.running:
+                while waiting and len(pool.running) < pool.jobs and stop.wanted is None:
+                    task = waiting.pop(0)
+                    display.begin(task.cell, task.run)
+                    pool.start(task)
+                if stop.wanted is not None and not asked:
+                    asked = True
+                    pool.stop()
+                if stop.wanted is not None and not pool.running:
+                    break
+                over = pool.wait()
+                if over is not None:
+                    task, answer = over
+                    if answer["state"] == "failed" and asked:
+                        answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
+                    note(out, task.cell.name, answer)
+                    if answer["state"] == "failed":
+                        failed[task.cell.name] = answer["reason"]
+                    display.end(task.cell, answer)
+                display.look()
+        finally:
+            pool.close()
+        if stop.wanted is not None:
+            raise Interrupted(f"{display.done} of {len(tasks)} cells are finished", stop.wanted)
+    return failed

@@ -1,0 +1,146 @@
+"""A child process of a sweep: it is told cells, one a line, runs each and says how it went.
+
+A cell that takes its process down takes no other cell with it; and imports and the embedded pictures are had once.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from msvq.analyze.embedding_map import save_map
+from msvq.building import build_method
+from msvq.directory import LOCK
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.evaluate.features import feature_function
+from msvq.evaluation import evaluate, open_for
+from msvq.pretraining import pretrain
+from msvq.reproduce.cells import SCALES, Cell, is_finished
+from msvq.run import Run
+from msvq.train.precision import resolve_device
+from msvq.weights import load_encoder
+
+MADE_BY = "msvq reproduce"
+PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave
+MAP_PICTURES = 500  # of the figure, where a run has drawn no map itself
+
+
+def run_cell(order: dict[str, Any], console: Console) -> None:
+    """Train a cell, or go on with it, and measure what is wanted and not there yet."""
+    cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
+    out, data_root = Path(order["out"]), order["data_root"]
+    if (out / LOCK).exists():
+        lock = FileLock(out / LOCK)
+        with suppress(Timeout):  # what is wrong then, the run itself says better
+            lock.acquire(timeout=PATIENCE)
+        lock.release()
+    run = Run(out)
+    if not is_finished(out):
+        run = pretrain(
+            out=out,
+            recipe=SCALES[cell.scale].recipe_of(cell.dataset),
+            data=cell.dataset,
+            data_root=data_root,
+            method=cell.method,
+            overrides=cell.overrides,
+            seed=cell.seed,
+            auto_resume=True,
+            console=console,
+            made_by=MADE_BY,
+        )
+    for protocol in order["protocols"]:
+        if is_finished(out, [protocol]):
+            continue
+        if protocol == "map":
+            draw_map(run, data_root, Display(console))
+        else:
+            evaluate(run, protocol=protocol, data_root=data_root, display=Display(console))
+
+
+def draw_map(run: Run, data_root: str | None, display: Display) -> None:
+    """The embedding map of a run whose recipe leaves it out."""
+    data, _ = open_for(run, None, data_root, display=display)
+    try:
+        device = resolve_device("auto")
+        fresh = build_method(run.config, data.size).to(device).encoder
+        encoders = {"before": fresh, "after": load_encoder(run).encoder.to(device)}
+        save_map(
+            run.path / "eval" / "map.npz", data, encoders, feature_function(data, device, "fp32"), num=MAP_PICTURES
+        )
+    finally:
+        if data.stream is not None:
+            data.stream.workers.close()
+
+
+def serve(orders: TextIO, answers: TextIO) -> None:
+    """Answer orders until there are no more. Who gave them may die: then the run is saved and left."""
+    waiting: queue.Queue[str | None] = queue.Queue()
+    busy = threading.Event()
+
+    def listen() -> None:
+        for line in orders:
+            waiting.put(line)
+        waiting.put(None)
+        if busy.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (line := waiting.get()) is not None:
+        order = json.loads(line)
+        busy.set()
+        try:
+            answer = _attempt(order)
+        finally:
+            busy.clear()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+        if answer["state"] == "stopped":
+            return
+
+
+def _attempt(order: dict[str, Any]) -> dict[str, Any]:
+    """Run a cell and tell how it went; what it printed is in its log."""
+    started, log = time.monotonic(), Path(order["log"])
+    log.parent.mkdir(parents=True, exist_ok=True)
+    state, reason = "finished", ""
+    with log.open("a", encoding="utf-8") as file:
+        try:
+            run_cell(order, Console(file=file, width=160))
+        except BadInput as error:
+            state, reason = "failed", str(error)
+            file.write(f"{reason}\n")
+        except KeyboardInterrupt:
+            state = "stopped"
+        except Exception as error:  # whatever it is, the other cells go on
+            state, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+            traceback.print_exc(file=file)
+    return {"state": state, "reason": reason, "seconds": time.monotonic() - started}
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The process: orders on standard input, answers on what was standard output; prints go to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGTERM, _stop)  # a run that trains saves itself first; what comes after it is done again
+    with suppress(KeyboardInterrupt):  # asked to stop while it had nothing to do
+        serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Which runs a study needs, what they are called, and which of them are refused."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from msvq.config import read_recipe, resolve
+from msvq.errors import BadInput
+from msvq.methods import METHODS
+from msvq.reproduce.cells import SCALES, Cell, check_same, difference, is_finished, make_cell
+from msvq.reproduce.running import Sweep, prepare
+from msvq.reproduce.studies import MAIN, STUDIES, WARM
+
+
+def names(sweep: Sweep) -> list[str]:
+    return [task.cell.name for task in sweep.tasks]
+
+
+def test_names_say_what_a_cell_is() -> None:
+    assert Cell("mini", "cifar10", "msvq", (), 2).name == "cifar10-msvq-s2"
+    changed = Cell("mini", "cifar10", "msvq", ("method.teacher_temp=0.05",), 0)
+    assert changed.name == "cifar10-msvq-teacher_temp-0.05-s0"
+
+
+def test_the_main_tables_have_the_same_cells() -> None:
+    linear, knn = prepare("linear", scale="paper"), prepare("table5", scale="paper")
+    assert names(linear) == names(knn)
+    assert len(linear.tasks) == 14 * 4
+    assert {task.protocols for task in linear.tasks} == {("linear",)}
+    assert {task.protocols for task in knn.tasks} == {()}
+
+
+def test_an_ablation_shares_its_default_with_the_main_table() -> None:
+    main = set(names(prepare("linear", scale="paper")))
+    for name in ("teacher-temperature", "teacher-augmentation", "teacher-momentum", "queue-size", "view-position"):
+        cells = set(names(prepare(name, scale="paper")))
+        shared = {f"{dataset}-msvq-s0" for dataset in SCALES["paper"].datasets}
+        assert cells & main == shared, name
+    assert len(names(prepare("teacher-temperature", scale="paper"))) == 7 * 4
+    assert len(names(prepare("teacher-momentum", scale="paper"))) == 4 * 4  # each data set has a grid of its own
+    assert "stl10-msvq-momentum2-0.93-s0" not in names(prepare("teacher-momentum", scale="paper"))
+
+
+def test_figures_share_cells_too() -> None:
+    knn = set(names(prepare("knn", scale="mini")))
+    for figure in ("figure4", "figure5", "figure6"):
+        assert set(names(prepare(figure, scale="mini"))) <= knn
+
+
+def test_scales_are_recipes() -> None:
+    paper = Cell("paper", "stl10", "msvq", (), 0).settings()
+    assert paper == resolve(recipe="stl10", data="stl10", method="msvq", seed=0)
+    mini = Cell("mini", "cifar10", "msvq", (), 1).settings()
+    assert (mini.backbone.width, mini.train.seed, mini.train.resolution) == (16, 1, [(0.0, 16), (0.6, 24), (0.85, 32)])
+
+
+@pytest.mark.parametrize("scale", ["mini", "smoke"])
+def test_small_scales_know_every_method_and_tune_none(scale: str) -> None:
+    assert set(read_recipe(scale)["method_defaults"]) == set(METHODS)
+    dataset = SCALES[scale].datasets[0]
+    # What a small batch or network decides; all else is the paper's value on CIFAR-10.
+    small = {"bn_splits", "num_classes"} | (
+        {"queue_size", "hidden_dim", "output_dim", "predictor_dim"}
+        & {key for key in ("queue_size", "hidden_dim", "output_dim", "predictor_dim") if scale == "smoke"}
+    )
+    for method in METHODS:
+        ours = Cell(scale, dataset, method, (), 0).settings().method_options
+        theirs = Cell("paper", "cifar10", method, (), 0).settings().method_options
+        for block in (ours, theirs):
+            block |= block.pop("base_options", None) or {}
+        assert {k: v for k, v in ours.items() if k not in small} == {
+            k: v for k, v in theirs.items() if k not in small
+        }, method
+
+
+def test_warm_start_is_never_the_papers_row() -> None:
+    for scale in SCALES.values():
+        dataset = scale.datasets[0]
+        for row in MAIN:
+            options = make_cell(scale, dataset, row, 0).settings().method_options
+            assert options.get("warm_start", 0.0) == 0.0
+        assert make_cell(scale, dataset, WARM, 0).name == f"{dataset}-msvq-warm_start-0.5-s0"
+    assert "msvq-warm" not in [row.key for row in STUDIES["knn"].rows]
+
+
+def test_cost_counts_passes() -> None:
+    def cost(method: str) -> float:
+        return Cell("mini", "cifar10", method, (), 0).cost()
+
+    assert (cost("msvq"), cost("ressl"), cost("mocov2"), cost("msv"), cost("msvq-x5")) == (6, 4, 4, 5, 7)
+    assert (cost("simclr"), cost("byol"), cost("supervised")) == (6, 8, 3)
+
+
+def test_outside_the_papers_scale_linear_runs_once_a_row() -> None:
+    tasks = prepare("linear", scale="mini", methods=["msvq"], seeds=3, linear=True).tasks
+    assert [task.protocols for task in tasks] == [("linear",), (), ()]
+    tasks = prepare("linear", scale="mini", methods=["msvq"], seeds=2).tasks
+    assert [task.protocols for task in tasks] == [("probe",), ("probe",)]
+
+
+def test_a_cell_whose_config_changed_is_refused(tmp_path: Path) -> None:
+    cell = Cell("smoke", "patterns", "msvq", (), 0)
+    check_same(cell, tmp_path)  # nothing there yet
+    config = cell.settings().model_dump(mode="json")
+    config["train"]["precision"] = "fp32"  # what a run finds out for itself
+    config["data"]["root"] = "/elsewhere"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    check_same(cell, tmp_path)
+    config["method"]["queue_size"] = 1024
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(BadInput, match=r"ran with another method\.queue_size: 1024, and it is 512 now"):
+        check_same(cell, tmp_path)
+
+
+def test_difference_looks_into_blocks() -> None:
+    assert difference({"a": {"b": 1, "c": None}}, {"a": {"b": 1, "c": 3}}) is None
+    assert difference({"a": {"b": 1}}, {"a": {"b": 2}}) == ("a.b", 1, 2)
+    assert difference({"a": {"b": 1}}, {}) == ("a.b", 1, None)
+
+
+def test_finished_means_every_file(tmp_path: Path) -> None:
+    for name in ("encoder.safetensors", "encoder.json", "report.html"):
+        assert not is_finished(tmp_path)
+        (tmp_path / name).touch()
+    assert is_finished(tmp_path)
+    assert not is_finished(tmp_path, ["linear"])
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "linear.json").touch()
+    assert is_finished(tmp_path, ["linear"])

@@ -1,0 +1,281 @@
+"""A sweep as a person runs it: killed half-way, continued, with a cell that fails; and every mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import msvq
+from msvq.cli import main
+from msvq.reproduce import sweep as sweeping
+from msvq.reproduce.cells import Cell
+from msvq.reproduce.hours import Reference, seconds_left
+from msvq.reproduce.progress import SweepDisplay, share_done, time_left, total_steps
+from msvq.reproduce.running import prepare, reproduce, show
+from msvq.reproduce.sweep import MANIFEST, Task, make_tasks
+from msvq.train.runlog import read_metrics
+from msvq.train.signals import Interrupted
+
+ROWS = ["mocov2", "msv", "msvq"]
+
+
+def shell(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def wait_for(cell: Path, steps: int, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 120
+    while max((line["step"] for line in read_metrics(cell / "metrics.jsonl")), default=0) < steps:
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_sweep_is_killed_half_way_and_continued(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    cells = {row: out / "cells" / f"patterns-{row}-s0" for row in ROWS}
+    command = [sys.executable, "-m", "msvq", "reproduce", "linear", "--scale", "smoke", "--methods", ",".join(ROWS)]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    with (tmp_path / "said.txt").open("wb") as said:
+        killed = subprocess.Popen([*command, "--out", str(out)], env=environment, stdout=said, stderr=said)
+        wait_for(cells["msv"], 30, killed)  # of 80: the first cell is finished, the second half-way
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    first = cells["mocov2"] / "encoder.safetensors"
+    before = first.stat().st_mtime_ns
+    assert not (cells["msv"] / "encoder.safetensors").exists()
+    cells["msvq"].mkdir()
+    (cells["msvq"] / "letter.txt").write_text("not a run")
+
+    sweep = prepare("linear", scale="smoke", methods=ROWS, out=out)
+    console = Console(record=True, width=200, file=(tmp_path / "console.txt").open("w"))
+    outcome = reproduce(sweep, console=console)
+    assert list(outcome.failed) == ["patterns-msvq-s0"]
+    assert "not a run" in outcome.failed["patterns-msvq-s0"]
+    show(outcome, console)
+    told = console.export_text()
+    assert "3 cells, 1 of them finished" in told
+    assert "patterns-msv-s0 goes on" in told
+    assert "failed: patterns-msvq-s0" in told
+    assert first.stat().st_mtime_ns == before  # a finished cell is left alone
+    assert (cells["msvq"] / "letter.txt").read_text() == "not a run"
+
+    # The one that was killed has come to the same weights as one that was not.
+    whole = msvq.pretrain(out=tmp_path / "whole", recipe="smoke", method="msv", console=Console(quiet=True))
+    assert (cells["msv"] / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
+
+    found = json.loads((out / "results" / "linear.json").read_text())
+    places = {row["row"]: row["cells"]["patterns"] for row in found["rows"]}
+    assert found["measure"] == "probe"
+    for row in ("mocov2", "msv"):
+        top1 = json.loads((cells[row] / "eval" / "probe.json").read_text())["top1"]
+        assert places[row]["best"] == {"mean": top1, "std": None}
+    assert (places["msvq"]["best"], places["msvq"]["seeds_missing"]) == (None, 1)
+    assert "held" in (out / "results" / "linear.md").read_text()
+    assert "patterns-mocov2-s0" in (out / "report.html").read_text()
+    assert json.loads((out / MANIFEST).read_text())["cells"]["patterns-msvq-s0"]["failed"]
+
+    # Another table of the same runs needs no run at all; nor does the cell that failed keep it from being made.
+    (cells["msvq"] / "letter.txt").unlink()
+    again = prepare("knn", scale="smoke", methods=ROWS[:2], out=out)
+    assert all(task.is_finished for task in again.tasks)
+    knn = reproduce(again, console=Console(quiet=True)).result
+    curve = [line["knn_top1"] for line in read_metrics(cells["msv"] / "metrics.jsonl") if "knn_top1" in line][1:]
+    place = next(row for row in knn["rows"] if row["row"] == "msv")["cells"]["patterns"]
+    assert (place["last"]["mean"], place["best"]["mean"]) == (curve[-1], max(curve))
+
+
+# A stand-in for the worker, without torch: what a cell's method is called says how it goes.
+STAND_IN = """
+import json, os, pathlib, signal, time
+def stop(*_):
+    print(json.dumps({"state": "stopped", "reason": "", "seconds": 0.1}), flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+for line in sys.stdin:
+    order = json.loads(line)
+    run, method = pathlib.Path(order["out"]), order["cell"]["method"]
+    run.mkdir(parents=True)
+    (run / "threads").write_text(os.environ["OMP_NUM_THREADS"])
+    if method == "byol":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while method == "simsiam":
+        time.sleep(0.01)
+    for name in ("encoder.safetensors", "encoder.json", "report.html"):
+        (run / name).touch()
+    print(json.dumps({"state": "finished", "reason": "", "seconds": 0.1}), flush=True)
+"""
+
+
+def stand_in_tasks(out: Path, monkeypatch: pytest.MonkeyPatch, *methods: str) -> tuple[list[Task], SweepDisplay]:
+    monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    cells = [Cell("smoke", "patterns", method, (), 0) for method in methods]
+    out.mkdir()
+    (out / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    return make_tasks(out, [(cell, ()) for cell in cells]), SweepDisplay(Console(quiet=True), cells, [])
+
+
+def test_a_cell_that_takes_its_process_down_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "sweep"
+    tasks, display = stand_in_tasks(out, monkeypatch, "byol", "msvq", "simclr", "mocov2")
+    failed = sweeping.run_tasks(out, tasks, jobs=2, data_root=None, display=display)
+    assert failed == {"patterns-byol-s0": "its process ended with code -9 (out of memory?)"}
+    assert [task.is_finished for task in tasks] == [False, True, True, True]
+    assert {(task.run / "threads").read_text() for task in tasks} == {"2"}  # each has its share
+    assert sweeping.read_manifest(out)["cells"]["patterns-byol-s0"]["failed"] == failed["patterns-byol-s0"]
+
+
+def test_an_interrupted_sweep_stops_its_cells_and_calls_none_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "sweep"
+    tasks, display = stand_in_tasks(out, monkeypatch, "msvq", "simsiam", "mocov2")
+    begin = display.begin
+
+    def interrupt(cell: Cell, run: Path) -> None:
+        begin(cell, run)
+        if cell.method == "simsiam":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    monkeypatch.setattr(display, "begin", interrupt)
+    with pytest.raises(Interrupted, match="1 of 3 cells are finished") as stopped:
+        sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)
+    assert stopped.value.signal_number == signal.SIGTERM
+    assert not tasks[2].run.exists()  # nothing new is begun
+    assert all("failed" not in facts for facts in sweeping.read_manifest(out)["cells"].values())
+
+
+def test_a_failed_cell_is_told_and_the_exit_code_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
+    monkeypatch.setattr("msvq.reproduce.running.measured", lambda *arguments: None)
+    words = ("--scale", "smoke", "--methods", "msvq,byol", "--out", tmp_path / "new")
+    code, out, err = shell(capsys, "reproduce", "knn", *words)
+    assert code == 1, err
+    assert "failed: patterns-byol-s0: its process ended with code -9" in out.replace("\n", " ")
+
+
+def test_alone_it_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = shell(capsys, "reproduce")
+    assert code == 0
+    for word in ("teacher-temperature", "table10", "figure6", "--scale smoke"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["linera"], "unknown table or figure 'linera'; did you mean 'linear'?"),
+        (["table11"], "did you mean 'table10'?"),
+        (["linear", "--scale", "small"], "unknown scale 'small'"),
+        (["linear", "--scale", "smoke", "--methods", "msvqq"], "unknown row 'msvqq'; did you mean 'msvq'?"),
+        (["linear", "--scale", "smoke", "--methods", ","], "--methods names no row"),
+        (["queue-size", "--scale", "smoke", "--methods", "msvq"], "queue-size has fixed rows"),
+        (["linear", "--datasets", "cifar11"], "unknown data set of linear 'cifar11'; did you mean 'cifar10'?"),
+        (["linear", "--datasets", "stl10"], "scale mini has cifar10 alone; stl10 takes --scale paper"),
+        (["linear", "--scale", "smoke", "--seeds", "0"], "--seeds is a number of repetitions"),
+        (["linear", "--scale", "smoke", "--jobs", "0", "--out", "{tmp}/new"], "--jobs is a number of runs at once"),
+        (["linear", "--out", "{tmp}/new"], "--download fetches it (170 MB), --data-root DIR says where else it is"),
+        (["linear", "--data-root", "{tmp}/none", "--out", "{tmp}/new"], "is not a folder"),
+        (["linear", "--scale", "smoke", "--out", "{tmp}/file"], "is a file"),
+        (["linear", "--scale", "smoke", "--out", "{tmp}/things"], "holds files that are not a sweep"),
+        (["linear", "--scale", "smoke", "--out", "{tmp}/mini"], "is of a sweep at scale mini, not smoke"),
+        (["linear", "--scale", "smoke", "--out", "{tmp}/damaged"], "is damaged"),
+        (["linear", "--scale", "smoke", "--out", "{tmp}/changed"], "ran with another train.epochs: 99"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    (tmp_path / "file").touch()
+    for name, text in {
+        "things/a.txt": "",
+        "mini/sweep.json": '{"scale": "mini", "cells": {}}',
+        "damaged/sweep.json": "{",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    cell = tmp_path / "changed" / "cells" / "patterns-msvq-s0"
+    cell.mkdir(parents=True)
+    (tmp_path / "changed" / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    settings = Cell("smoke", "patterns", "msvq", (), 0).settings()
+    changed = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 99})})
+    (cell / "config.yaml").write_text(changed.to_yaml())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, out, err = shell(capsys, "reproduce", *(word.format(tmp=tmp_path) for word in words))
+    assert code == 2, out
+    assert sentence in err
+    assert err.count("\n") == 1, err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_one_task_a_cell_whoever_asks_for_it(tmp_path: Path) -> None:
+    cell = Cell("smoke", "patterns", "msvq", (), 0)
+    tasks = make_tasks(tmp_path, [(cell, ()), (cell, ["probe"]), (cell, ["probe", "map"])])
+    assert [(task.cell, task.protocols) for task in tasks] == [(cell, ("probe", "map"))]
+
+
+def test_the_seconds_of_a_cell_add_up_over_its_continuations(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    for state, reason in (("stopped", ""), ("failed", "no memory"), ("finished", "")):
+        sweeping.note(tmp_path, "a", {"state": state, "reason": reason, "seconds": 1.5})
+    assert sweeping.read_manifest(tmp_path)["cells"] == {"a": {"seconds": 4.5}}
+
+
+def test_time_left_follows_the_work_done_since_the_start() -> None:
+    assert time_left(10.0, 0.0, 0.0, 100.0) is None
+    assert time_left(10.0, 0.0, 20.0, 100.0) == 40.0
+    assert time_left(10.0, 50.0, 70.0, 100.0) == 15.0  # what was finished before says nothing about the speed
+
+
+def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
+    cell = Cell("smoke", "patterns", "msvq", (), 0)
+    assert total_steps(cell) == 4 * (640 // 32)
+    assert total_steps(Cell("paper", "cifar10", "msvq", (), 0)) == 39_000
+    assert share_done(cell, tmp_path) == 0
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 20}\n')
+    assert share_done(cell, tmp_path) == 0.25
+    other = Cell("smoke", "patterns", "mocov2", (), 0)
+    console = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
+    with SweepDisplay(console, [cell, other], [other]) as display:
+        display.begin(cell, tmp_path)
+        display.look()
+        display.end(cell, {"state": "failed", "reason": "no memory", "seconds": 5.0})
+    told = console.export_text()
+    assert "[2/2] patterns-msvq-s0 goes on" in told
+    assert "patterns-msvq-s0: failed after 0:00:05 (no memory)" in told
+
+
+def test_estimated_seconds_follow_the_passes(tmp_path: Path) -> None:
+    reference = Reference(step=0.6, evaluation=2.0, evaluations=3)
+
+    def seconds(method: str, *protocols: str, left: float = 1.0) -> float:
+        cell = Cell("smoke", "patterns", method, (), 0)
+        return seconds_left(Task(cell, tmp_path, protocols), reference, left)
+
+    assert seconds("msvq") == pytest.approx(80 * 0.6 + 3 * 2)
+    assert seconds("ressl") == pytest.approx(80 * 0.4 + 3 * 2)
+    assert seconds("ressl", left=0.5) == pytest.approx(40 * 0.4 + 3)
+    assert seconds("ressl", "linear", left=0.0) == pytest.approx(200)
+
+
+def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "sweep"
+    words = ("--scale", "smoke", "--methods", "msvq,ressl", "--seeds", "2", "--dry-run", "--out", out)
+    code, told, err = shell(capsys, "reproduce", "linear", *words)
+    assert code == 0, err
+    assert "4 cells" in told and "hours" in told and "probe" in told
+    assert not out.exists()

@@ -1,0 +1,274 @@
+"""From measurements to tables: the JSON says everything, and every other form says the same."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from msvq.errors import BadInput
+from msvq.reproduce.cells import Request
+from msvq.reproduce.claims import judge_false_negatives
+from msvq.reproduce.collect import Measured, Score
+from msvq.reproduce.embed import num_blocks, refreshed
+from msvq.reproduce.figures import draw_curves
+from msvq.reproduce.formats import as_csv, latex, markdown, number, spread
+from msvq.reproduce.page import write_page, write_study
+from msvq.reproduce.running import check_same_pictures, prepare
+from msvq.reproduce.sweep import MANIFEST
+from msvq.reproduce.tables import build, crossings, mean_curve
+
+# Best and last accuracy of three seeds, made up.
+SCORES = {
+    "mocov2": [(48.0, 47.5), (49.0, 48.8), (47.0, 47.0)],
+    "ressl": [(46.0, 46.0), (47.5, 47.0), (46.0, 45.5)],
+    "msv": [(47.0, 46.5), (48.0, 47.9), (48.0, 47.0)],
+    "msvq": [(50.0, 49.0), (51.0, 51.0), (52.0, 51.5)],
+}
+
+
+def measurement(cell: str, seed: int, best: float, last: float, seconds: float = 1e-3) -> Measured:
+    return Measured(
+        cell=cell,
+        seed=seed,
+        scores={"knn": Score(last, best), "probe": Score(last + 5, last + 5)},
+        knn_curve=[(0, 20.0), (1, last - 5), (2, best), (3, last)],
+        false_negatives={"view2": [(1, 1.0), (2, 2.0)], "view3": [(1, 1.0), (2, 2.0)], "all": [(1, 1.5), (2, 3.0)]},
+        steps_per_epoch=781,
+        seconds_per_picture=seconds,
+        seconds=600.0,
+        machine={"data_fingerprint": "x"},
+    )
+
+
+def made_up(name: str, **options: Any) -> tuple[Request, dict[tuple[str, str, int], Measured]]:
+    request = prepare(name, scale="mini", seeds=3, **options).request
+    found = {}
+    for (dataset, row, seed), cell in request.cells().items():
+        if row in SCORES:
+            best, last = SCORES[row][seed]
+            seconds = 1.5e-3 if row == "msvq" else 1e-3
+            found[dataset, row, seed] = measurement(cell.name, seed, best, last, seconds)
+    return request, found
+
+
+def result(name: str = "knn", **options: Any) -> dict[str, Any]:
+    request, found = made_up(name, **options)
+    return build(request, found, command=f"msvq reproduce {name}")
+
+
+def row_of(table: dict[str, Any], key: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(row for row in table["rows"] if row["row"] == key)["cells"]["cifar10"]
+    return found
+
+
+def test_a_place_of_a_table_by_hand() -> None:
+    table = result()
+    place = row_of(table, "msvq")
+    assert place["best"] == {"mean": 51.0, "std": 1.0}
+    assert place["last"]["mean"] == pytest.approx(50.5)
+    assert place["published"] == 90.16
+    assert place["difference"] == pytest.approx(51.0 - 90.16)  # on the best epoch
+    assert place["values"]["1"] == {"best": 51.0, "last": 51.0}
+
+
+def test_a_row_without_published_or_measured_value_shows_a_dash() -> None:
+    table = result()
+    assert row_of(table, "supervised")["published"] is None
+    supervised = next(line for line in markdown(table).splitlines() if line.startswith("| Supervised"))
+    assert supervised == "| Supervised | - | - | - | - | - | - |"
+    moco = row_of(table, "mocov2")  # the paper has no kNN of it; its authors' benchmark has
+    assert (moco["published"], moco["difference"]) == (None, None)
+    assert [other["value"] for other in moco["others"]] == [88.05, 87.82]
+
+
+def test_both_published_values_of_ressl_are_told() -> None:
+    place = row_of(result("linear"), "ressl")
+    assert (place["published"], place["source"]) == (90.22, "reproduced")
+    assert {other["source"]: other["value"] for other in place["others"]} == {"copied": 90.20, "benchmark": 89.97}
+
+
+def test_the_probe_is_not_compared_with_the_papers_protocol() -> None:
+    table = result("linear")
+    assert table["measure"] == "probe"
+    place = row_of(table, "msvq")
+    assert place["difference"] is None
+    assert place["best"] == place["last"]
+    assert place["knn"]["best"]["mean"] == 51.0
+    assert "not the paper's protocol" in markdown(table)
+
+
+def claims_of(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {claim["claim"]: claim for claim in table["claims"]}
+
+
+def test_claims_are_judged_seed_by_seed() -> None:
+    claims = claims_of(result())
+    held = claims["MSVQ beats MSV"]  # differences 3, 3, 4
+    assert (held["verdict"], held["seeds"]) == ("held", 3)
+    assert held["difference"] == pytest.approx(10 / 3)
+    assert held["published_difference"] == pytest.approx(90.16 - 89.64)
+    assert claims["MSV beats ReSSL"]["verdict"] == "held, within the noise"  # 1, 0.5, 2
+    lost = next(claim for text, claim in claims.items() if text.startswith("ReSSL beats MoCoV2"))
+    assert (lost["verdict"], lost["difference"]) == ("not held", -1.5)
+    assert lost["published_difference"] is None
+    assert claims["MSVQ beats MQ"]["verdict"] == "not measured"
+    cost = next(claim for text, claim in claims.items() if "of ReSSL (our reading" in text)
+    assert cost["verdict"] == "not held"
+    assert cost["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
+
+
+def test_claims_need_their_rows() -> None:
+    assert claims_of(result(methods=["msvq", "mocov2"])) == {}
+    assert list(claims_of(result(methods=["ressl", "mocov2"]))) == [
+        "ReSSL beats MoCoV2 (as the tables show; the text does not claim it)"
+    ]
+
+
+def test_claims_of_the_ablations_on_the_papers_own_numbers() -> None:
+    expected = {
+        "teacher-temperature": [0.26, 0.66, 0.85, 0.28],
+        "teacher-augmentation": [3.13, 6.89, 4.27, 8.65],
+        "teacher-momentum": [0.58, 0.81, 0.23, 0.04],
+    }
+    for name, differences in expected.items():
+        request = prepare(name, scale="paper").request
+        claims = build(request, {}, command="")["claims"]
+        assert [claim["published_difference"] for claim in claims] == pytest.approx(differences)
+        assert {claim["verdict"] for claim in claims} == {"not measured"}
+
+
+def test_all_against_one_view() -> None:
+    claim = result("false-negatives")["claims"][0]
+    assert claim["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
+    assert claim["verdict"] == "not held"
+    assert "| 2 times | 1.50 times ± 0.00 | 3 |" in markdown(result("false-negatives"))
+
+
+@pytest.mark.parametrize(("ratio", "words"), [(1.5, "not held"), (1.8, "held"), (2.2, "held"), (2.9, "not held")])
+def test_close_to_twice_has_two_sides(ratio: float, words: str) -> None:
+    found = {"view2": {0: 1.0, 1: 1.0}, "view3": {0: 1.0, 1: 1.0}, "all": {0: ratio, 1: ratio}}
+    assert judge_false_negatives("cifar10", found)["verdict"] == words
+
+
+def numbers_in(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"(?<![\w.])[+-]?\d+\.\d+", text)]
+
+
+@pytest.mark.parametrize("name", ["knn", "linear", "teacher-temperature"])
+def test_markdown_latex_and_csv_agree_with_the_json(name: str) -> None:
+    table: dict[str, Any] = json.loads(json.dumps(result(name)))
+    tables = {"markdown": markdown(table), "latex": latex(table).replace("$-$", "-")}
+    for form, text in tables.items():
+        for row in table["rows"]:
+            start = f"| {row['label']} |" if form == "markdown" else f"{row['label']} &"
+            line = next(line for line in text.splitlines() if line.startswith(start))
+            place = row["cells"]["cifar10"]
+            shown = numbers_in(line.split("(")[0].removeprefix(start))
+            expected = [place["published"]] if place["published"] is not None else []
+            knn = place["knn"] or {"best": None, "last": None}
+            parts = [place["last"], knn["best"], knn["last"]] if name != "knn" else [place["best"], place["last"]]
+            for part in parts:
+                expected += [] if part is None else [part["mean"], part["std"]]
+            expected += [] if place["difference"] is None else [place["difference"]]
+            assert shown[: len(expected)] == pytest.approx(expected, abs=0.006), (form, line)
+    told = {entry["row"]: entry for entry in csv.DictReader(io.StringIO(as_csv(table)))}
+    assert list(told) == [row["row"] for row in table["rows"]]
+    for row in table["rows"]:
+        place, entry = row["cells"]["cifar10"], told[row["row"]]
+        for kind in ("best", "last"):
+            part = place[kind] or {"mean": None, "std": None}
+            for key, value in part.items():
+                assert entry[f"{kind}_{key}"] == ("" if value is None else str(value))
+        assert entry["published"] == ("" if place["published"] is None else str(place["published"]))
+
+
+def test_latex_escapes_what_it_must() -> None:
+    text = latex(result("teacher-temperature"))
+    assert r"$\tau_t$ & published" in text
+    assert "±" not in text and "τ" not in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2  # numbers and claims
+
+
+def test_numbers_and_spreads() -> None:
+    assert (number(None), number(1.234), number(-0.5, sign=True), number(2, sign=True)) == (
+        "-",
+        "1.23",
+        "-0.50",
+        "+2.00",
+    )
+    assert spread({"mean": 1.0, "std": None}) == "1.00"
+    assert spread({"mean": 1.0, "std": 0.25}) == "1.00 ± 0.25"
+
+
+def test_mean_curves_and_their_crossings() -> None:
+    assert mean_curve([[(0, 1.0), (1, 3.0)], [(0, 2.0), (1, 5.0), (2, 9.0)]])[1] == {
+        "epoch": 1, "mean": 4.0, "std": pytest.approx(2**0.5),
+    }  # fmt: skip
+    slow = [{"epoch": e, "mean": m} for e, m in [(0, 9.0), (1, 10.0), (2, 20.0), (3, 40.0)]]
+    fast = [{"epoch": e, "mean": m} for e, m in [(0, 1.0), (1, 20.0), (2, 30.0), (3, 35.0)]]
+    assert crossings({"slow": slow, "fast": fast}) == [{"epoch": 2.67, "ahead": "slow", "behind": "fast"}]
+    assert crossings({"slow": slow, "none": []}) == []
+
+
+def test_curves_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
+    figure = result("knn-curves")
+    files = draw_curves(figure, tmp_path / "knn-curves")
+    assert [file.suffix for file in files] == [".png", ".svg"]
+    svg = files[1].read_text()
+    assert "MoCoV2" in svg and "CIFAR-10" in svg
+    assert "overtakes" in markdown(figure) or not figure["panels"][0]["crossings"]
+    assert as_csv(figure).count("\n") == 1 + 3 * 4
+
+
+def test_files_and_page_of_a_sweep(tmp_path: Path) -> None:
+    manifest = {"scale": "mini", "cells": {"cifar10-<b>-s0": {"seconds": 3600.0, "failed": "no <memory>"}}}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    for name in ("knn", "teacher-temperature"):
+        files = write_study(tmp_path, result(name), [])
+        assert [file.suffix for file in files] == [".md", ".json", ".tex", ".csv"]
+    text = write_page(tmp_path).read_text()
+    for words in ("Temperature of the teachers", "51.00 ± 1.00", "MSVQ beats MSV", "no &lt;memory&gt;", "1.00 h"):
+        assert words in text
+    assert "http" not in text.replace("https://arxiv.org", "").replace("http-equiv", "")
+    (tmp_path / "results" / "knn.json").write_text("{")
+    text = write_page(tmp_path).read_text()
+    assert "results/knn.json is left out" in text
+    assert "Temperature of the teachers" in text
+
+
+def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results" / "knn.json").write_text(json.dumps(result()))
+    page = tmp_path / "docs" / "results.md"
+    start, end = "<!-- result: ../results/knn.json, figure: images/knn.svg -->", "<!-- end of result -->"
+    page.write_text(f"# Results\n\n{start}\n99.99 typed by hand\n{end}\n\nDiscussion.\n")
+    text = refreshed(page)
+    assert "typed by hand" not in text
+    assert "51.00 ± 1.00" in text and "(images/knn.svg)" in text
+    assert text.startswith("# Results\n") and text.endswith("Discussion.\n")
+    page.write_text(text)
+    assert (refreshed(page), num_blocks(page)) == (text, 1)
+    page.write_text(text.replace("knn.json", "gone.json"))
+    with pytest.raises(BadInput, match="which is not there"):
+        refreshed(page)
+
+
+def test_the_projects_own_page_shows_what_its_files_say() -> None:
+    page = Path(__file__).parents[2] / "docs" / "results.md"
+    if not page.is_file():
+        pytest.skip("docs/results.md is written when the mini runs are done")
+    assert num_blocks(page) > 0
+    assert refreshed(page) == page.read_text(encoding="utf-8")
+
+
+def test_cells_of_different_pictures_do_not_mix() -> None:
+    one, other = measurement("a-s0", 0, 1, 1), measurement("b-s0", 0, 1, 1)
+    check_same_pictures({("cifar10", "a", 0): one, ("cifar10", "b", 0): other})
+    foreign = Measured(cell="b-s0", seed=0, machine={"data_fingerprint": "y"})
+    with pytest.raises(BadInput, match="different pictures of cifar10"):
+        check_same_pictures({("cifar10", "a", 0): one, ("cifar10", "b", 0): foreign})
