@@ -20,7 +20,7 @@ SETTINGS = [
     *("method.queue_size=32", "method.hidden_dim=16", "method.output_dim=8", "method.bn_splits=2"),
     *("train.log_every=1", "evaluate.every=4", "analyze.map=0", "train.checkpoint_every=1"),
 ]
-EPOCHS = 12
+EPOCHS = 6
 
 
 def train(out: Path, **options: Any) -> msvq.Run:

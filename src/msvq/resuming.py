@@ -92,7 +92,7 @@ def go_on(saved: Saved, settings: Settings, data: DataSet) -> None:
         try:
             known = dict(json.loads(environment.read_text(encoding="utf-8")))
         except (ValueError, TypeError, RecursionError):
-            raise BadInput(f"{str(environment)!r} is damaged; restore it, or remove it to go on without") from None
+            raise BadInput(f"{environment} is damaged; restore it, or remove it to go on without") from None
         before = known.get("processes", 1)
         if before != num_processes():
             changed["processes"] = [before, num_processes()]
