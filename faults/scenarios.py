@@ -19,7 +19,7 @@ from PIL import Image
 from tests.damage import suffer
 
 import msvq
-from faults.small import SETTINGS, Child, assert_same, train
+from faults.small import SETTINGS, Child, assert_same, differences, train
 from msvq.data.patterns import make_patterns
 from msvq.resuming import has_checkpoint
 from msvq.train.checkpoint import read_checkpoint
@@ -62,6 +62,7 @@ def kills(folder: Path, quick: bool) -> Row:
                 finished = True
                 break
             code = child.wait()
+            assert code in (0, -signal.SIGKILL), code
             finished = code == 0
             if code == -signal.SIGKILL:
                 num += 1
@@ -181,9 +182,9 @@ def damage(folder: Path, quick: bool) -> list[Row]:
         found = read_checkpoint(run.path / "checkpoints" / "last.ckpt")
         if found is None:
             raise msvq.BadInput("damaged")
-        return repr(sorted(found))
+        return "the same" if not list(differences(step, found)) else "another"
 
-    outcomes = suffer(run.path / "checkpoints" / "last.ckpt", checkpoint, repr(sorted(step)), num=places)
+    outcomes = suffer(run.path / "checkpoints" / "last.ckpt", checkpoint, "the same", num=places)
     rows.append(_told("checkpoint", outcomes, "the one before it is used"))
 
     def encoder() -> str:

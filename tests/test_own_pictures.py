@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 import msvq
 from msvq.cli import main
+from msvq.train.checkpoint import read_checkpoint
 from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=2", "method.hidden_dim=8", "data.workers=1", "train.warmup_epochs=0"]
@@ -145,7 +146,10 @@ def test_stream_and_store_are_the_same_to_the_bit(
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "train_step", interrupted)
-        assert msvq_says(*streaming, "--out", resumed)[0] == 130
+        often = ["--set", "train.checkpoint_every=3"]
+        assert msvq_says(*streaming, *often, "--out", resumed)[0] == 130
+    saved = read_checkpoint(resumed / "checkpoints" / "last.ckpt")
+    assert saved is not None and saved["step"] == 9  # within an epoch of 7
     assert msvq_says("pretrain", "--resume", "--out", resumed)[0] == 0
     assert all(np.array_equal(value, encoder(store)[name]) for name, value in encoder(resumed).items())
 

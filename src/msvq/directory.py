@@ -67,7 +67,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(path.name != LOCK for path in out.iterdir()):
+    if not out.is_dir() or not any(path.name != LOCK and not _is_temporary(path) for path in out.iterdir()):
         return
     if not (out / "config.yaml").is_file():
         raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
@@ -81,9 +81,11 @@ def check_out(out: Path, *, overwrite: bool) -> None:
 def start_directory(
     out: Path, settings: Settings, environment: dict[str, Any], skipped: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Make the run directory, without what an earlier run left in it."""
-    for name in RUN_FILES:
-        path = out / name
+    """Make the run directory, without what an earlier run left in it.
+
+    `config.yaml` is never absent from it, so that a kill in between leaves what can be started again.
+    """
+    for path in [*(out / name for name in RUN_FILES if name != "config.yaml"), *filter(_is_temporary, out.iterdir())]:
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -92,6 +94,11 @@ def start_directory(
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
     if skipped:
         write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
+
+
+def _is_temporary(path: Path) -> bool:
+    """Whether a file was being written when its process was killed."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:

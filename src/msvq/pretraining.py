@@ -25,7 +25,7 @@ from msvq.evaluate.knn import KnnMonitor
 from msvq.launch import is_first
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
-from msvq.resuming import Saved, go_on, has_checkpoint, open_saved
+from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, save_encoder
 from msvq.study import pair_function, study
 from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
@@ -68,7 +68,7 @@ def pretrain(
         with agreeing():
             if auto_resume:
                 resume = has_checkpoint(out)
-                overwrite = overwrite or (out / "config.yaml").is_file()  # begun, but nothing was saved yet
+                overwrite = overwrite or barely_begun(out)
             if resume and out.is_dir() and is_first():
                 held.enter_context(locked(out))
             saved = open_saved(out, display) if resume else None
@@ -95,13 +95,14 @@ def pretrain(
             fitting = is_path(settings.data.source) and recipe is None and saved is None
             asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
             settings, network, loader, notes = prepare(settings, dataset, target, asked_for)
-        check_alike(settings.to_yaml() + dataset.fingerprint())
+        stands = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
+        check_alike(settings.to_yaml() + dataset.fingerprint() + stands)
         with agreeing():
             if is_first() and saved is not None:
                 go_on(saved, settings, dataset)
             elif is_first():
                 held.enter_context(locked(out))
-                check_out(out, overwrite=overwrite)  # another process may have been here meanwhile
+                check_out(out, overwrite=overwrite and not (auto_resume and has_checkpoint(out)))
                 start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
         if dataset.stream is not None:
             dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
@@ -229,6 +230,10 @@ def train(
         knn.on_best = trainer.save_best
     if saved is not None:
         trainer.load(saved.state)
+        if trainer.step < trainer.total_steps:
+            withdraw(out)
+        if saved.state["record"] != trainer.record:  # what was changed lasts from here on, whatever happens next
+            trainer.save()
     console.print(
         f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {settings.train.epochs} epochs of "
         f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "

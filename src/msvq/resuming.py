@@ -35,6 +35,19 @@ def has_checkpoint(out: Path) -> bool:
     return (out / "config.yaml").is_file() and any((out / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
 
 
+def barely_begun(out: Path) -> bool:
+    """Whether a run was started there and killed before it had anything to lose."""
+    kept = ("encoder.safetensors", "report.html", "checkpoints/best.ckpt")
+    return (out / "config.yaml").is_file() and not any((out / name).exists() for name in kept)
+
+
+def withdraw(out: Path) -> None:
+    """Remove what only a finished run has, before it is trained on: nothing shall pass for the new result."""
+    if is_first():
+        for name in ("report.html", "encoder.json", "encoder.safetensors"):
+            (out / name).unlink(missing_ok=True)
+
+
 def open_saved(out: Path, display: Display) -> Saved:
     """The run to continue, from its newest whole checkpoint; what `config.yaml` says must agree with it."""
     if not (out / "config.yaml").is_file():

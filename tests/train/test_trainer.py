@@ -20,7 +20,7 @@ from msvq.methods import METHODS
 from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"]
-EVERY = [*SMALL, "train.log_every=1", "evaluate.every=1", "train.checkpoint_every=10"]
+EVERY = [*SMALL, "train.log_every=1", "evaluate.every=1", "train.checkpoint_every=2"]
 
 
 def checkpoint(out: Path) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_step(tmp_path: Path, monkeypatch
     monkeypatch.setattr(METHODS["msvq"], "forward", broken)
     with pytest.raises(BadInput, match="the loss became nan at step 14"):
         msvq.pretrain(out=tmp_path / "x", epochs=2, overrides=EVERY)
-    assert checkpoint(tmp_path / "x")["step"] == 10
+    assert checkpoint(tmp_path / "x")["step"] == 12
     monkeypatch.undo()
     run = msvq.pretrain(out=tmp_path / "x", resume=True)  # the last good checkpoint goes on
     assert checkpoint(run.path)["step"] == 20

@@ -173,7 +173,8 @@ class _Worker:
     """One child process, asked by one thread at a time."""
 
     def __init__(self) -> None:
-        quiet = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # the parent decides
+        ignored = "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]"  # the parent decides
+        quiet = f"import signal; {ignored}"
         code = f"{quiet}; import sys; sys.path[:] = {sys.path!r}; from msvq.data.workers import serve; serve()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **_QUIET}

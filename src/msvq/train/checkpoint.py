@@ -25,8 +25,9 @@ PIECE = 2**22
 class Cadence:
     """When a checkpoint is due: every so many steps, or after so much time ("30s", "5m", "2h")."""
 
-    def __init__(self, every: int | str, now: Callable[[], float] = time.monotonic) -> None:
-        self.now, self.saved_at = now, now()
+    def __init__(self, every: int | str, now: Callable[[], float] | None = None) -> None:
+        self.now = now or (lambda: time.monotonic())
+        self.saved_at = self.now()
         self.steps, self.seconds = parse_cadence(every)
 
     def due(self, step: int) -> bool:
@@ -137,8 +138,12 @@ def is_whole(path: Path) -> bool:
 
 def sweep(directory: Path) -> None:
     """Remove what a process that was killed while saving has left. Only for who holds the run's lock."""
-    for path in (*directory.glob(".*.tmp"), directory / f".{LAST}.new"):
+    for path in directory.glob(".*.tmp"):
         path.unlink(missing_ok=True)
+    fresh, last = directory / f".{LAST}.new", directory / LAST
+    if fresh.exists() and not last.exists() and is_whole(fresh):  # killed between the two renames
+        fresh.replace(last)
+    fresh.unlink(missing_ok=True)
 
 
 def load_checkpoint(directory: Path, report: Callable[[str], None] = lambda sentence: None) -> dict[str, Any]:

@@ -50,12 +50,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines: list[dict[str, Any]] = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_bytes().splitlines():
         try:
-            line = json.loads(text)
+            line = json.loads(text.decode())
         except (ValueError, RecursionError):
             break
-        if not isinstance(line, dict) or "step" not in line:
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             break
         lines.append(line)
     return lines

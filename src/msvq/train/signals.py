@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -48,4 +49,5 @@ class Interruptions:
                 return
             raise KeyboardInterrupt
         self.wanted, self._since = number, time.monotonic()
-        self.announce("stopping: the run is saved after this step; once more to stop at once")
+        with suppress(OSError, RuntimeError, ValueError):  # a terminal that is gone must not cost the checkpoint
+            self.announce("stopping: the run is saved after this step; once more to stop at once")
