@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import msvq
+from msvq.analyze import gallery
 from msvq.data import sources
 from msvq.train.checkpoint import read_checkpoint
 
@@ -34,6 +35,7 @@ def few_pictures() -> None:
     """Judge by 200 pictures, and have them made before any child is born."""
     sources.PATTERNS_TEST = 200
     sources.open_dataset(sources.DataSettings())
+    gallery.LOOKED_AT = 2
     torch.set_num_threads(1)  # a fork keeps one
 
 

@@ -44,13 +44,14 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _small_maps_and_no_figures() -> Iterator[None]:
-    """The map of a run in tests holds 30 pictures, and its figures are not drawn: both have tests of their own."""
+    """After a run in tests, 30 pictures are on the map, 3 batches are audited and no figures drawn: all have tests."""
     with pytest.MonkeyPatch.context() as patch:
 
         def few(*arguments: Any, num: int) -> None:
             save_map(*arguments, num=min(num, 30))
 
         patch.setattr("msvq.study.save_map", few)
+        patch.setattr("msvq.analyze.gallery.LOOKED_AT", 3)
         patch.setattr("msvq.pretraining.write_report", partial(write_report, figures=False))
         yield
 
