@@ -12,7 +12,7 @@ from torch import nn
 from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
-from msvq.model.backbones import make_backbone
+from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 
@@ -27,10 +27,13 @@ class Weights(NamedTuple):
 
 def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     """The run's encoder: "last", "best" (by held-out pictures), or a file (.ckpt or .safetensors)."""
-    encoder = make_backbone(run.config.backbone, trained_size(run))
     path = checkpoint_path(run, checkpoint)
+    own = path.resolve() == (run.path / WEIGHTS).resolve()
+    if own:  # the card belongs to the weights and is sealed; config.yaml anyone may edit
+        encoder = make_backbone(BackboneSettings.model_validate(run.card["backbone"]), run.card["train_size"])
+    else:
+        encoder = make_backbone(run.config.backbone, trained_size(run))
     if path.suffix == ".safetensors":
-        own = path.resolve() == (run.path / WEIGHTS).resolve()
         state = run.read_encoder() if own else _read_safetensors(path)
         step = max((line["step"] for line in run.metrics()), default=None) if own else None
     else:
