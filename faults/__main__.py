@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from faults.scenarios import SCENARIOS, Row
-from faults.small import few_pictures
+from faults.scenarios import SCENARIOS
+from faults.small import Row, few_pictures
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,14 @@ SETTINGS = [
     *("train.log_every=1", "evaluate.every=4", "analyze.map=0", "train.checkpoint_every=1"),
 ]
 EPOCHS = 6
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    fault: str
+    tried: int
+    outcome: str
 
 
 def train(out: Path, **options: Any) -> msvq.Run:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FAULTS = ["kills", "full_disk", "read_only", "damage", "not_a_number", "clock"]  # the others have tests of their own
+FAULTS = ["kills", "second_signals", "full_disk", "read_only", "lost_permission", "damage", "not_a_number", "clock"]  # the others have tests of their own
 
 
 def test_nothing_is_lost() -> None:
@@ -13,4 +13,4 @@ def test_nothing_is_lost() -> None:
         [sys.executable, "-m", "faults", "--quick", *FAULTS], cwd=root, capture_output=True, text=True, check=False
     )
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.count("nothing") >= 9
+    assert answer.stdout.count("nothing") >= 11

@@ -19,7 +19,7 @@ from msvq.evaluate.labels import stratified
 from msvq.evaluation import evaluate
 from msvq.protocols import PROTOCOLS
 from msvq.report.records import read_record
-from msvq.weights import load_encoder
+from msvq.weights import load_encoder, load_method
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
 
@@ -120,6 +120,13 @@ def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_p
     other = msvq.pretrain(data="patterns", out=tmp_path / "y", epochs=1, overrides=["backbone.width=8", *SMALL[1:]])
     with pytest.raises(msvq.BadInput, match="of another network"):
         load_encoder(run, str(other.path / "encoder.safetensors"))
+    with pytest.raises(msvq.BadInput, match=r"backbone.width is 8, and config.yaml says 4"):
+        load_encoder(run, str(other.path / "checkpoints" / "last.ckpt"))
+    config = other.path / "config.yaml"
+    config.write_text(config.read_text().replace("teacher_temp: 0.04", "teacher_temp: 0.05"))
+    load_encoder(msvq.load(other.path), "best")
+    with pytest.raises(msvq.BadInput, match=r"method.teacher_temp is 0.04, and config.yaml says 0.05"):
+        load_method(msvq.load(other.path))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
         step = max((line["step"] for line in run.metrics()), default=None) if own else None
     else:
         saved = read_state(path)
+        _check_settings(run, saved, path, "backbone")
         state, step = encoder_state(saved), saved.get("step")
     _fill(encoder, state, path)
     return Weights(encoder.eval().requires_grad_(False), checkpoint_name(run, checkpoint, path), step)
@@ -58,6 +59,7 @@ def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None
         raise BadInput(f"the run is of method {name}, not {method}; leave out --method")
     path = checkpoint_path(run, checkpoint, whole=True)
     saved = read_state(path)
+    _check_settings(run, saved, path, "backbone", "method")
     backbone = make_backbone(run.config.backbone, trained_size(run))
     built = METHODS[name](backbone, **run.config.method_options)
     _fill(built, saved["method"], path)
@@ -125,6 +127,21 @@ def trained_size(run: Run) -> int:
     if size is None:
         raise BadInput(f"{run.path} was never begun: its config.yaml does not say at which size it is trained")
     return size
+
+
+def _check_settings(run: Run, saved: dict[str, Any], path: Path, *sections: str) -> None:
+    """Raise if a checkpoint has another network than `config.yaml` says, which anyone may edit."""
+    recorded, written = saved.get("record", {}).get("settings"), run.config.model_dump(mode="json")
+    if not isinstance(recorded, dict):
+        return
+    for section in sections:
+        old, new = recorded.get(section, {}), written[section]
+        for key in old | new:
+            if old.get(key) != new.get(key):
+                raise BadInput(
+                    f"{str(path)!r} is of another network than the run's: its {section}.{key} is {old.get(key)!r}, and "
+                    f"config.yaml says {new.get(key)!r}; give a checkpoint of this run, or restore its config.yaml"
+                )
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import msvq
+from msvq.cli import main
 from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import ResNet
@@ -228,3 +229,16 @@ def test_they_say_so_once_and_all_exit_with_2(tmp_path: Path) -> None:
     assert said[0].count("\n") == 1
     assert said[1] == ""
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(("name", "text"), [("WORLD_SIZE", "two"), ("RANK", "-1"), ("MSVQ_TIME_LIMIT", "soon")])
+def test_an_environment_that_makes_no_sense_is_a_sentence(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for key, value in {**place, name: text}.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(SystemExit) as ended:
+        main(["pretrain", "--out", str(tmp_path / "x")])
+    assert ended.value.code == 2
+    assert f"{name}" in capsys.readouterr().err

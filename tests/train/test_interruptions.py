@@ -15,7 +15,10 @@ from faults.small import differences
 
 import msvq
 from msvq.cli import main
+from msvq.cli.training import how_to_go_on
 from msvq.train.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
+from msvq.train.runlog import RunLog
+from msvq.train.signals import Interruptions
 from msvq.train.trainer import Trainer
 
 SMALL = [
@@ -134,6 +137,38 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Sig
     assert f"after {state['step']:,} of 4,000 steps" in err
     logged = [line["step"] for line in msvq.load(out).metrics() if line["kind"] == "step"]
     assert logged == list(range(1, state["step"] + 1))
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    said: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), Interruptions(said.append) as interruptions:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruptions.wanted == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("the second signal did nothing")
+    assert len(said) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_how_to_go_on_names_what_has_to_be_named(tmp_path: Path) -> None:
+    assert how_to_go_on(tmp_path / "x", None).startswith("nothing was trained yet")
+    (tmp_path / "x y" / "checkpoints").mkdir(parents=True)
+    for name in ("config.yaml", "checkpoints/last.ckpt"):
+        (tmp_path / "x y" / name).touch()
+    words = f"continue with: msvq pretrain --out '{tmp_path}/x y' --resume"
+    assert how_to_go_on(tmp_path / "x y", "msvq") == words
+    assert how_to_go_on(tmp_path / "x y", "mine.py:Mine") == f"{words} --method mine.py:Mine"
+
+
+def test_a_damaged_line_of_the_metrics_costs_no_other(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "metrics.jsonl")
+    for step in range(1, 6):
+        log.write("step", {"step": step})
+    lines = log.path.read_text().splitlines()
+    log.path.write_text("\n".join([*lines[:2], lines[2][:7], *lines[3:], lines[4][:9]]))
+    log.rewind(4)
+    assert [json.loads(line)["step"] for line in log.path.read_text().splitlines()] == [1, 2, 4]
 
 
 def test_auto_resume_starts_goes_on_and_leaves_a_finished_run_alone(

@@ -97,12 +97,22 @@ def pretrain(
         )
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
-        again = f"{told}continue with: msvq pretrain --out {shlex.quote(str(out))} --resume"
-        raise Stopped(again, getattr(stop, "signal_number", signal.SIGINT)) from None
+        raise Stopped(told + how_to_go_on(out, method), getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_first():
         return
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False)
+
+
+def how_to_go_on(out: Path, method: str | None) -> str:
+    """What to type after a run was stopped."""
+    from msvq.methods.external import is_external
+    from msvq.resuming import has_checkpoint
+
+    if not has_checkpoint(out):
+        return "nothing was trained yet, and the same command with --overwrite starts again"
+    named = f" --method {shlex.quote(method)}" if method is not None and is_external(method) else ""  # never by itself
+    return f"continue with: msvq pretrain --out {shlex.quote(str(out))} --resume{named}"
 
 
 @app.command()

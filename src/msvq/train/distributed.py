@@ -50,7 +50,7 @@ def joined() -> Iterator[None]:
         return
     if dist.is_initialized():
         raise BadInput("torch.distributed is initialised already; msvq.pretrain does that itself")
-    limit = timedelta(seconds=float(os.environ.get(TIME_LIMIT, DEFAULT_LIMIT)))
+    limit = time_limit()
     with_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store, number, num = meeting_place(limit)
@@ -67,6 +67,18 @@ def joined() -> Iterator[None]:
         ) from error
     finally:
         leave()
+
+
+def time_limit() -> timedelta:
+    """How long a process waits for another in the middle of a step."""
+    text = os.environ.get(TIME_LIMIT, str(DEFAULT_LIMIT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < PATIENCE.total_seconds():
+        raise BadInput(f"{TIME_LIMIT} is a number of seconds, such as 60, not {text!r}")
+    return timedelta(seconds=seconds)
 
 
 def meeting_place(limit: timedelta) -> tuple[Store, int, int]:

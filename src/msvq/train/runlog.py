@@ -46,7 +46,7 @@ def finite(value: Any) -> Any:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics file; a last line that a kill cut short is left out."""
+    """All lines of a metrics file; one that cannot be read, such as a last line that a kill cut short, is left out."""
     if not path.exists():
         return []
     lines: list[dict[str, Any]] = []
@@ -54,8 +54,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             line = json.loads(text.decode())
         except (ValueError, RecursionError):
-            break
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-            break
-        lines.append(line)
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines.append(line)
     return lines

@@ -1,0 +1,114 @@
+"""Disks that are full, and directories that may not be written to."""
+
+import errno
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from faults.small import Child, Row, assert_same, train
+from msvq.resuming import has_checkpoint
+from msvq.train.checkpoint import read_checkpoint
+
+
+def full_disk(folder: Path, quick: bool) -> Row:
+    """The disk is full while a checkpoint is written: by an injected error at each of its stages."""
+    whole = train(folder / "whole").path
+    places, generator = ("write", "fsync", "replace"), random.Random(2)
+    tried = 1 if quick else 12
+    for number in range(tried):
+        out, calls = folder / f"full{number}", generator.randrange(1, 60)
+        again = partial(train, out, auto_resume=True)
+        assert Child(again, partial(_fail_after, places[number % 3], calls, errno.ENOSPC)).wait() == 2
+        assert not [p for p in out.glob("checkpoints/.*.tmp") if p.stat().st_size and number % 3 == 0]
+        assert Child(again).wait() == 0
+        assert_same(whole, out)
+        shutil.rmtree(out)
+    return Row(
+        "disk full while saving (injected)", tried, "exit code 2, the checkpoint before kept; equal after resume"
+    )
+
+
+def _fail_after(stage: str, calls: int, code: int) -> None:
+    """Let the n-th call of a stage of saving fail, and all that follow."""
+    count = [0]
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            count[0] += 1
+            if count[0] >= calls:
+                raise OSError(code, os.strerror(code), "disk")
+            return real(*args, **options)
+
+        return call
+
+    if stage == "fsync":
+        mock.patch("os.fsync", failing(os.fsync)).start()
+    elif stage == "replace":
+        mock.patch.object(Path, "replace", failing(Path.replace)).start()
+    else:
+        from msvq.train import checkpoint
+
+        real = checkpoint._Summed
+
+        class Full(real):  # type: ignore[misc, valid-type]
+            def __init__(self, file: Any) -> None:
+                super().__init__(mock.Mock(wraps=file, write=failing(file.write)))
+
+        mock.patch.object(checkpoint, "_Summed", Full).start()
+
+
+def read_only(folder: Path, quick: bool) -> Row:
+    """A directory that may not be written to, as a user who is not root."""
+    out = train(folder / "mine", epochs=1).path
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    folders = [out, *(path for path in out.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        code = Child(lambda: train(out, resume=True, epochs=2), _become_nobody).wait()
+        fresh = Child(lambda: train(out / "new", epochs=1), _become_nobody).wait()
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+    assert (code, fresh) == (2, 2), (code, fresh)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    return Row("directory that cannot be written", 2, "refused in a sentence; nothing changed")
+
+
+def lost_permission(folder: Path, quick: bool) -> Row:
+    """The right to write is taken from a run, as a user who is not root, while it is saving."""
+    whole, generator = train(folder / "whole").path, random.Random(3)
+    tried = 1 if quick else 10
+    for number in range(tried):
+        home = folder / f"home{number}"
+        home.mkdir()
+        home.chmod(0o777)
+        out = home / "run"
+        again = partial(train, out, auto_resume=True)
+        child = Child(again, _become_nobody)
+        while not has_checkpoint(out) and child.ended() is None:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0.0, 0.3))
+        (out / "checkpoints").chmod(0o555)
+        code = child.wait()
+        kept = read_checkpoint(out / "checkpoints" / "last.ckpt")
+        (out / "checkpoints").chmod(0o755)
+        assert code == 2, code
+        assert kept is not None
+        assert Child(again, _become_nobody).wait() == 0
+        assert_same(whole, out)
+        shutil.rmtree(home)
+    told = "exit code 2, the checkpoint before kept; equal after resume"
+    return Row("right to write lost while saving", tried, told)
+
+
+def _become_nobody() -> None:
+    if os.getuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
