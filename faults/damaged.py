@@ -70,7 +70,7 @@ def _config(run: msvq.Run, places: int) -> Row:
 
 
 def _cache(folder: Path, places: int) -> Row:
-    """Each file of the packed pictures; packed again by processes of its own each time, so a few files."""
+    """Every file of the packed pictures; they are really decoded and packed again after each damage."""
     with photographs(folder, 4) as root:
         listing = list_folder(root)
 
@@ -83,9 +83,9 @@ def _cache(folder: Path, places: int) -> Row:
         packs = Path(os.environ["MSVQ_HOME"]) / "packed"
         outcomes = Counter[Any]()
         for name in (*FILES, "pack.json"):
-            paths = list(packs.glob(f"{root.name}*/*/{name}"))
+            paths = list(packs.glob(f"*/*/{name}"))
             assert len(paths) == 1, paths
-            outcomes += suffer(paths[0], read, good, num=places // 4, restore=False)
+            outcomes += suffer(paths[0], read, good, num=max(1, places // 4), restore=False)
     assert dict(outcomes) == {"mended": sum(outcomes.values())}, outcomes
     return Row("packed pictures cut or flipped", sum(outcomes.values()), "noticed and packed again; never wrong")
 
