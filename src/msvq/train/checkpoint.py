@@ -108,10 +108,12 @@ def save_best(directory: Path, state: dict[str, Any]) -> None:
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """A checkpoint, without running anything that it may carry; None if it is damaged or something else."""
+    if not is_whole(path):
+        return None
     try:
-        if not is_whole(path):
-            return None
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError):  # nothing that the file says
+        raise
     except Exception:  # whatever a file that is none makes PyTorch raise: KeyError, struct.error, ...
         return None
     return state if isinstance(state, dict) and state.get("format") == FORMAT and "step" in state else None
