@@ -16,7 +16,7 @@ from msvq.errors import BadInput
 from msvq.files import write_atomically, write_text
 from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.formats import Table, writer_for
-from msvq.retrieve.parts import Parts, check_readable
+from msvq.retrieve.parts import Parts, check_batch_size, check_readable
 from msvq.retrieve.source import open_source
 from msvq.run import Run, load
 from msvq.version import __version__
@@ -56,19 +56,20 @@ def embed(
     """
     out, display = Path(out), display or Display()
     write = writer_for(out)
+    check_batch_size(batch_size)
     run = run if isinstance(run, Run) else load(run)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     folder = out.with_name(f"{out.name}.parts")
     with _alone(folder, out):
         parts = Parts(folder, source, np.arange(len(source)), embedder)
-        parts.complete(batch_size, display)
-        skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(parts.skipped.items())))
         try:
+            parts.complete(batch_size, display)
             check_readable(parts.skipped, len(source))
         except BadInput:
             parts.remove()
             raise
+        skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(parts.skipped.items())))
         about = {
             "msvq": __version__,
             "run": printable(str(run.path.absolute())),

@@ -57,8 +57,6 @@ class Parts:
 
     def complete(self, batch_size: int, display: Display) -> None:
         """Compute what is missing. Parts of other pictures or another encoder are thrown away first."""
-        if not 1 <= batch_size <= PART:
-            raise BadInput(f"--batch-size is 1 to {PART:,}, not {batch_size}")
         self._begin(display)
         missing, facts = [], {}
         for number in range(len(self)):
@@ -153,6 +151,12 @@ def _cut(stretch: Positions) -> Iterator[Positions]:
 def _write(file: BinaryIO, part: Part) -> None:
     reasons = np.frombuffer(json.dumps(part.skipped).encode(), np.uint8)
     np.savez(file, features=part.features, kept=part.kept, skipped=reasons, allow_pickle=False)
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raise if there can be no such batch: it lies within a part."""
+    if not 1 <= batch_size <= PART:
+        raise BadInput(f"--batch-size is 1 to {PART:,}, not {batch_size}")
 
 
 def check_readable(skipped: dict[int, str], total: int) -> None:
