@@ -1,7 +1,7 @@
 """How long an exact search takes, and a look for duplicates. Made features: what they are changes no time.
 
-    python benchmarks/search.py                               # 1 million x 512: 2 GB of disk, some minutes
-    python benchmarks/search.py --num 100000 --duplicates 20000 --out search.json
+    python -m benchmarks.search                               # 1 million x 512: 2 GB of disk, some minutes
+    python -m benchmarks.search --num 100000 --duplicates 20000 --out search.json
 
 The features are in a file that is mapped, as an index is; opening it, with its checksum, is timed apart. A search is
 compared, by turns, with numpy doing the same on all rows at once. Times are medians (least-most).

@@ -58,6 +58,10 @@ class Duplicates:
         largest = max(map(len, self.groups), default=0)
         return largest > max(10, CROWD * self.num_pictures)
 
+    def at(self, threshold: float) -> int:
+        """How many pictures would be in a group at a higher threshold."""
+        return sum(member.similarity >= threshold for group in self.groups for member in group)
+
 
 @dataclass
 class Links:
@@ -171,9 +175,13 @@ def _groups(source: Source, kept: Positions, links: Links) -> tuple[tuple[Member
             source.names[position], named_class(source, position), position, similarity, source.names[nearest]
         )
 
-    # By three digits: equal pictures differ in the last ones, and then stay in the order of the source.
-    ranked = sorted(together, key=lambda rows: (-round(float(links.best[rows].max()), 3), int(rows[0])))
-    return tuple(tuple(member(int(row)) for row in rows) for rows in ranked)
+    def rank(row: int) -> tuple[float, int, int]:
+        """The most similar first, and two that are each other's nearest side by side."""
+        # By four digits: the cosines of equal pictures differ in the last ones.
+        return -round(float(links.best[row]), 4), min(row, int(links.nearest[row])), row
+
+    ranked = sorted((sorted(rows.tolist(), key=rank) for rows in together), key=lambda rows: rank(rows[0]))
+    return tuple(tuple(map(member, rows)) for rows in ranked)
 
 
 def as_csv(found: Duplicates) -> str:

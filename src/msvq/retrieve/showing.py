@@ -13,6 +13,7 @@ from msvq.retrieve.embedding import tell_skipped
 from msvq.retrieve.searching import Searched
 
 SHOWN = 5  # pictures of a group that are printed
+HIGHER = (0.99, 0.995, 0.999, 0.9995)  # thresholds to try where one group holds too much
 
 
 def show_search(found: Searched, console: Console, *, html: Path | None, as_json: bool) -> None:
@@ -85,6 +86,10 @@ def show_duplicates(found: Duplicates, console: Console, *, top: int, files: Ite
             f"note: one group holds {max(map(len, found.groups)):,} pictures, so this encoder sees too much as the "
             f"same: raise --threshold, or train it longer ('msvq analyze' tells whether it has collapsed)"
         )
+        higher = [threshold for threshold in HIGHER if threshold > found.threshold]
+        counts = ", ".join(f"{found.at(threshold):,} at {threshold:g}" for threshold in higher)
+        if counts:
+            say(f"pictures that would be in a group: {counts}")
     for path in files:
         say(f"written  {path}")
     if found.skipped:
