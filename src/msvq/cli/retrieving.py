@@ -127,9 +127,9 @@ def duplicates(
     threshold: Annotated[
         float,
         typer.Option(
-            help="Cosine of two features from which pictures count as the same; 1: equal pictures only. 0.98 leaves room "
-            "for copies that were resized, saved again or cut a little; an encoder that was trained for a short time "
-            "sees more as the same, and needs 0.99 or more."
+            help="Cosine of two features from which pictures count as the same; 1: equal pictures only. 0.98 leaves "
+            "room for copies that were resized, saved again or cut a little; an encoder that was trained for a short "
+            "time sees more as the same, and needs 0.99 or more."
         ),
     ] = 0.98,
     top: Annotated[int, typer.Option(help="How many groups to print; --out has all.", min=1)] = 20,
