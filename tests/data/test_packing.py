@@ -607,7 +607,7 @@ def test_a_picture_that_may_be_read_again_is_packed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", forbidden)
-        patch.setattr("msvq.data.packing._opens", lambda path: False)
+        patch.setattr("msvq.data.packing.opens", lambda path: False)
         first = pack_of(folder)
         assert ("00.png", "may not be read: no permission") in first.skipped
         assert pack_of(folder).digest == first.digest

@@ -20,8 +20,11 @@ _TEST = ("test_images", "x_test", "test_x", "val_images", "x_val")
 _TEST_LABELS = ("test_labels", "y_test", "test_y", "val_labels", "y_val")
 
 
-def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
-    """The splits in a file of arrays. A .npy of colour pictures, channels last, stays on disk and is mapped."""
+def read_arrays(path: Path, *, use_labels: bool = True, whole: bool = False) -> Splits:
+    """The splits in a file of arrays. A .npy of colour pictures, channels last, stays on disk and is mapped.
+
+    `whole`: every picture, in the order of the arrays, whether or not training would use it.
+    """
     try:
         loaded = np.load(path, mmap_mode="c", allow_pickle=False)
         if isinstance(loaded, np.ndarray):  # the content decides, whatever it is called
@@ -43,7 +46,7 @@ def read_arrays(path: Path, *, use_labels: bool = True) -> Splits:
     test = _pictures(path, found, _TEST, _TEST_LABELS if use_labels else ())
     if train is None:
         raise BadInput(f"{path} holds no array 'images', but {', '.join(arrays)}")
-    return _split(train, test)
+    return _split(train, test, whole=whole)
 
 
 def _check_contents(archive: ZipFile) -> None:
@@ -89,7 +92,7 @@ def _as_pictures(path: Path, key: str, array: NDArray[Any]) -> NDArray[np.uint8]
     return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
 
 
-def _split(train: Pictures, test: Pictures | None) -> Splits:
+def _split(train: Pictures, test: Pictures | None, *, whole: bool) -> Splits:
     """Labelled pictures for the bank, and a held-out tenth where there is no labelled test split."""
     everything = train.labels if test is None else np.concatenate([train.labels, test.labels])
     classes = np.unique(everything[everything >= 0])
@@ -97,6 +100,8 @@ def _split(train: Pictures, test: Pictures | None) -> Splits:
     test = None if test is None else _renumbered(test, classes)
     num, names = len(classes), tuple(map(str, classes))
     nothing = train.part(0, 0)
+    if whole:
+        return Splits(train, nothing, test or nothing, names)
     if num < 2:
         unused = f"without labels, the {len(test):,} test pictures are left out" if test is not None else ""
         return Splits(train, nothing, nothing, (), (unused,) if unused else ())

@@ -54,13 +54,17 @@ def _hash_card(card: Mapping[str, Any]) -> str:
 
 
 def map_checked(
-    folder: Path, kinds: Mapping[str, str], expected: Mapping[str, str], display: Display
+    folder: Path,
+    kinds: Mapping[str, str],
+    expected: Mapping[str, str],
+    display: Display,
+    what: str = "the packed pictures",
 ) -> dict[str, NDArray[Any]]:
     """Files as flat arrays of these kinds, mapped; Damaged where one has not the checksum that is expected of it."""
     with ExitStack() as stack:
         try:
             files = {name: stack.enter_context((folder / name).open("rb", buffering=0)) for name in kinds}
-            with _patient_task(display, "checking the packed pictures", _size(files.values())) as advance:
+            with _patient_task(display, f"checking {what}", _size(files.values())) as advance:
                 for name in expected.keys() & kinds.keys():
                     if _hash(files[name], advance) != expected[name]:
                         raise Damaged(name)

@@ -95,7 +95,7 @@ def open_pack(
             if pixels:
                 raise
             return _check_in_memory(items, side, max_skipped, num_workers, display)
-        with _locked(place / ".lock", display):
+        with hold(place / ".lock", display, "another run is packing these pictures; waiting for it"):
             try:
                 pack = _load(place / key, side, pixels, display)  # another run may have made it meanwhile
             except Damaged as damage:
@@ -126,7 +126,7 @@ def _named(written: str) -> str:
     return os.fsdecode(bytes.fromhex(written))
 
 
-def _opens(path: Path) -> bool:
+def opens(path: Path) -> bool:
     """Whether a file that could not be read can be read now."""
     try:
         return bool(path.read_bytes())
@@ -135,13 +135,13 @@ def _opens(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path, display: Display) -> Iterator[None]:
-    """Hold the lock, waited for if another process has it; the system frees a dead process's."""
+def hold(path: Path, display: Display, busy: str) -> Iterator[None]:
+    """Hold the lock; if another process has it, say `busy` and wait. The system frees a dead process's."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        display.note("another run is packing these pictures; waiting for it")
+        display.note(busy)
         lock.acquire()
     try:
         yield
@@ -163,7 +163,7 @@ def _load(folder: Path, side: int, pixels: bool, display: Display, *, fresh: boo
         raise Damaged("it belongs to other pictures")
     skipped = tuple((_named(name), reason) for name, reason in card["skipped"])
     passing = [Path(card["place"], name) for name, reason in skipped if reason.startswith(PASSING)]
-    if not fresh and any(map(_opens, passing)):
+    if not fresh and any(map(opens, passing)):
         return None
     arrays = map_checked(folder, kinds, {} if fresh else card["files"], display)
     images = arrays[PIXELS].reshape(-1, side, side, 3) if pixels else None

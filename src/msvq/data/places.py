@@ -19,3 +19,8 @@ def downloads() -> Path:
 def packs() -> Path:
     """Where decoded folders are kept."""
     return home() / "packed"
+
+
+def indexes() -> Path:
+    """Where the features that are searched are kept."""
+    return home() / "indexes"

@@ -82,7 +82,7 @@ def locate(
 ) -> Found:
     """What there is: files to decode, or pictures that are arrays already. No picture is decoded.
 
-    `whole`: every picture of a folder or list, whether or not training would use it.
+    `whole`: every picture of a folder, list or file of arrays, whether or not training would use it.
     """
     source, display, use_labels = settings.source, display or Display(), settings.labels == "auto"
     check_source(source)
@@ -104,7 +104,7 @@ def locate(
         return list_folder(path, use_labels=use_labels, whole=whole)
     if path.suffix.lower() in ARRAYS:
         with display.busy("reading arrays"):
-            return read_arrays(path, use_labels=use_labels)
+            return read_arrays(path, use_labels=use_labels, whole=whole)
     return list_file(path, use_labels=use_labels, whole=whole)
 
 

@@ -1,0 +1,1 @@
+"""Features of many pictures: written to a file, searched, and compared for near-duplicates."""

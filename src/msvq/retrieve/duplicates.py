@@ -1,0 +1,213 @@
+"""`msvq duplicates`: pictures that are the same to the encoder, found by comparing every pair, some at a time."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from msvq.display import Advance, Display, printable
+from msvq.errors import BadInput
+from msvq.files import write_text
+from msvq.retrieve.encoder import open_embedder
+from msvq.retrieve.formats import check_file
+from msvq.retrieve.index import open_index
+from msvq.retrieve.page import Cell, Group, make_thumbnails, named_class, write_page
+from msvq.retrieve.source import Positions, Source, open_source
+from msvq.run import Run, load
+
+THRESHOLD = 0.98
+ROUNDING = 1e-6  # the cosine of equal features is 1 but for this
+ROWS, COLUMNS = 1024, 4096  # pairs that are compared at a time: 16 MB of cosines
+PAGE_GROUPS, PAGE_PICTURES = 100, 24  # shown on a page
+CROWD = 0.1  # a group with more of all pictures than this says more about the encoder than about them
+
+
+@dataclass(frozen=True)
+class Member:
+    """A picture of a group."""
+
+    name: str
+    class_name: str
+    position: int  # in the source
+    similarity: float  # to the most similar other one
+    nearest: str  # which that is
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Groups of pictures, the most similar first: each is joined to the others by pairs above the threshold."""
+
+    groups: tuple[tuple[Member, ...], ...]
+    num_pictures: int
+    threshold: float
+    skipped: tuple[tuple[str, str], ...]
+
+    @property
+    def num_members(self) -> int:
+        """How many pictures are in any group."""
+        return sum(map(len, self.groups))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether one group holds so much of everything that the threshold must be too low."""
+        largest = max(map(len, self.groups), default=0)
+        return largest > max(10, CROWD * self.num_pictures)
+
+    def at(self, threshold: float) -> int:
+        """How many pictures would be in a group at a higher threshold."""
+        return sum(member.similarity >= threshold for group in self.groups for member in group)
+
+
+@dataclass
+class Links:
+    """What comparing pairs leaves behind: one entry per picture, however many pairs there are."""
+
+    first: Positions  # [N]: a row before it that it is joined to, perhaps through others; itself if there is none
+    best: NDArray[np.float32]  # [N]: the similarity to the nearest, 0 where none is near
+    nearest: Positions  # [N]: its row
+
+
+def link(
+    features: NDArray[np.float32], threshold: float, device: torch.device, advance: Advance = lambda num: None
+) -> Links:
+    """Compare all pairs of unit features [N, d]. `advance` is told of every row that has been compared with all."""
+    num = len(features)
+    links = Links(np.arange(num), np.zeros(num, np.float32), np.full(num, -1))
+    for first in range(0, num, ROWS):
+        rows = torch.from_numpy(features[first : first + ROWS]).to(device)
+        for start in range(first, num, COLUMNS):
+            columns = torch.from_numpy(features[start : start + COLUMNS]).to(device)
+            cosines = rows @ columns.T
+            if start == first:  # a picture with itself, and pairs that come the other way round
+                cosines.masked_fill_(torch.ones_like(cosines, dtype=torch.bool).tril(), -2)
+            hit = (cosines.amax(1) >= threshold - ROUNDING).nonzero()[:, 0]
+            if len(hit):
+                _join(links, cosines[hit].cpu(), first + hit.cpu().numpy(), start, threshold - ROUNDING)
+        advance(len(rows))
+    _leaders(links.first, np.arange(num))
+    return links
+
+
+def _join(links: Links, cosines: torch.Tensor, rows: Positions, start: int, threshold: float) -> None:
+    """Note the pairs among some rows and the columns from `start`, given their cosines [rows, columns]."""
+    columns = np.arange(start, start + cosines.shape[1])
+    for own, other, dim in ((rows, columns, 1), (columns, rows, 0)):
+        value, place = (found.numpy() for found in cosines.max(dim))
+        better = (value >= threshold) & (value > links.best[own])
+        links.best[own[better]], links.nearest[own[better]] = value[better], other[place[better]]
+    one, two = (found.numpy() for found in (cosines >= threshold).nonzero(as_tuple=True))
+    _merge(links.first, rows[one], columns[two])
+
+
+def _merge(first: Positions, one: Positions, two: Positions) -> None:
+    """Join pairs of rows: of the first rows that lead their groups, the later one follows the earlier."""
+    while len(one):
+        ahead = _leaders(first, one), _leaders(first, two)
+        apart = ahead[0] != ahead[1]
+        one, two = one[apart], two[apart]
+        np.minimum.at(first, np.maximum(*ahead)[apart], np.minimum(*ahead)[apart])
+
+
+def _leaders(first: Positions, rows: Positions) -> Positions:
+    """The row that each row's group begins with; noted, so that the way is short the next time."""
+    found = first[rows]
+    while (found != (further := first[found])).any():
+        found = further
+    first[rows] = found
+    return found
+
+
+def find_duplicates(
+    run: str | Path | Run,
+    *,
+    data: str | None = None,
+    data_root: str | Path | None = None,
+    split: str = "all",
+    download: bool = False,
+    threshold: float = THRESHOLD,
+    out: Path | None = None,
+    html: Path | None = None,
+    checkpoint: str = "last",
+    device: str | None = None,
+    precision: str | None = None,
+    display: Display | None = None,
+) -> Duplicates:
+    """Groups of pictures whose features have a cosine of at least `threshold`.
+
+    The arguments are those of `msvq duplicates`; `out` is a .csv of all groups, `html` a page of the first.
+    """
+    display = display or Display()
+    if not 0 < threshold <= 1:
+        raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as {THRESHOLD}, not {threshold}")
+    if out is not None:
+        check_file("--out", out, [".csv"])
+    if html is not None:
+        check_file("--html", html, [".html", ".htm"])
+    run = run if isinstance(run, Run) else load(run)
+    embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
+    source = open_source(run, data, data_root, split=split, download=download, display=display)
+    index = open_index(source, embedder, display=display)
+    with display.task("comparing pictures", len(index)) as advance:
+        links = link(index.features, threshold, embedder.device, advance)
+    skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(index.skipped.items())))
+    found = Duplicates(_groups(source, index.kept, links), len(index), threshold, skipped)
+    if out is not None:
+        write_text(out, as_csv(found))
+    if html is not None:
+        _write_html(html, source, found)
+    return found
+
+
+def _groups(source: Source, kept: Positions, links: Links) -> tuple[tuple[Member, ...], ...]:
+    joined = np.flatnonzero(links.nearest >= 0)
+    order = joined[np.argsort(links.first[joined], kind="stable")]
+    together = np.split(order, np.flatnonzero(np.diff(links.first[order])) + 1) if len(order) else []
+
+    def member(row: int) -> Member:
+        position, nearest = int(kept[row]), int(kept[links.nearest[row]])
+        similarity = min(float(links.best[row]), 1.0)
+        return Member(
+            source.names[position], named_class(source, position), position, similarity, source.names[nearest]
+        )
+
+    def rank(row: int) -> tuple[float, int, int]:
+        """The most similar first, and two that are each other's nearest side by side."""
+        # By four digits: the cosines of equal pictures differ in the last ones.
+        return -round(float(links.best[row]), 4), min(row, int(links.nearest[row])), row
+
+    ranked = sorted((sorted(rows.tolist(), key=rank) for rows in together), key=lambda rows: rank(rows[0]))
+    return tuple(tuple(map(member, rows)) for rows in ranked)
+
+
+def as_csv(found: Duplicates) -> str:
+    """A row per picture: the number of its group, its name and class, and the similarity to its nearest."""
+    text = io.StringIO(newline="")
+    write = csv.writer(text, lineterminator="\n").writerow
+    write(["group", "file", "class", "similarity", "nearest"])
+    for number, group in enumerate(found.groups, start=1):
+        for member in group:
+            shown = printable(member.name), printable(member.class_name)
+            write([number, *shown, f"{member.similarity:.6f}", printable(member.nearest)])
+    return text.getvalue()
+
+
+def _write_html(path: Path, source: Source, found: Duplicates) -> None:
+    chosen: Sequence[Sequence[Member]] = [group[:PAGE_PICTURES] for group in found.groups[:PAGE_GROUPS]]
+    thumbnails = make_thumbnails(source, (member.position for group in chosen for member in group))
+    groups = []
+    for number, (group, shown) in enumerate(zip(found.groups, chosen, strict=False), start=1):
+        more = f"The first {len(shown):,} of them." if len(shown) < len(group) else ""
+        cells = [Cell(thumbnails[m.position], m.name, f"{m.similarity:.3f}", m.class_name) for m in shown]
+        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, cells))
+    first = f" The first {PAGE_GROUPS} groups are shown." if len(found.groups) > PAGE_GROUPS else ""
+    sentence = (
+        f"{found.num_members:,} of {found.num_pictures:,} pictures in {source.title} are in {len(found.groups):,} "
+        f"groups. Below each stands the cosine of its features with those of its nearest, at least "
+        f"{found.threshold:g}; 1 is the same to the encoder.{first}"
+    )
+    write_page(path, "Near-duplicates", sentence, groups)

@@ -1,0 +1,129 @@
+"""`msvq embed`: the features of all pictures of a source, in a file. What was interrupted goes on where it was."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from msvq.display import Display, printable
+from msvq.errors import BadInput
+from msvq.files import write_atomically, write_text
+from msvq.retrieve.encoder import open_embedder
+from msvq.retrieve.formats import Table, writer_for
+from msvq.retrieve.parts import Parts, check_batch_size, check_readable
+from msvq.retrieve.source import open_source
+from msvq.run import Run, load
+from msvq.version import __version__
+
+BATCH_SIZE = 256
+Skipped = Sequence[tuple[str, str]]  # name and reason
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `embed` has written."""
+
+    path: Path
+    num: int
+    feature_dim: int
+    skipped: tuple[tuple[str, str], ...]
+    skipped_path: Path | None  # lists them, where there are some
+
+
+def embed(
+    run: str | Path | Run,
+    out: str | Path,
+    *,
+    data: str | None = None,
+    data_root: str | Path | None = None,
+    split: str = "all",
+    download: bool = False,
+    checkpoint: str = "last",
+    device: str | None = None,
+    precision: str | None = None,
+    batch_size: int = BATCH_SIZE,
+    display: Display | None = None,
+) -> Written:
+    """Write the features of all pictures to an .npz, .parquet or .csv. The arguments are those of `msvq embed`.
+
+    Until it is whole, finished parts are kept in `<out>.parts`; the same call continues from them, to the same bits.
+    """
+    out, display = Path(out), display or Display()
+    write = writer_for(out)
+    check_batch_size(batch_size)
+    run = run if isinstance(run, Run) else load(run)
+    embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
+    source = open_source(run, data, data_root, split=split, download=download, display=display)
+    folder = out.with_name(f"{out.name}.parts")
+    with _alone(folder, out):
+        parts = Parts(folder, source, np.arange(len(source)), embedder)
+        try:
+            parts.complete(batch_size, display)
+            check_readable(parts.skipped, len(source))
+        except BadInput:
+            parts.remove()
+            raise
+        skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(parts.skipped.items())))
+        about = {
+            "msvq": __version__,
+            "run": printable(str(run.path.absolute())),
+            "checkpoint": embedder.checkpoint,
+            "encoder": embedder.key,
+            "data": printable(source.origin),
+            "root": printable(source.root),
+            "split": split,
+            "precision": embedder.precision,
+            "device": embedder.device.type,
+        }
+        table = Table(source, parts.kept, parts.features, embedder.feature_dim, about)
+        whole = folder / "whole"
+        with display.task(f"writing {out.name}", len(parts.kept)) as advance:
+            write_atomically(whole, lambda file: write(file, table, advance))
+        listed = write_skipped(out, skipped)
+        whole.replace(out)
+        parts.remove()
+    return Written(out, len(parts.kept), embedder.feature_dim, skipped, listed)
+
+
+@contextmanager
+def _alone(folder: Path, out: Path) -> Iterator[None]:
+    """Keep a second process from writing the same file."""
+    folder.mkdir(exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInput(f"another process is writing {str(out)!r}; wait for it, or choose another --out") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write_skipped(out: Path, skipped: Skipped) -> Path | None:
+    """Write `<out without its ending>.skipped.csv`; without skipped pictures, take an older one away."""
+    path = out.with_name(f"{out.stem}.skipped.csv")
+    if not skipped:
+        path.unlink(missing_ok=True)
+        return None
+    text = io.StringIO(newline="")
+    rows = [("file", "reason"), *((printable(name), printable(reason)) for name, reason in skipped)]
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
+    return path
+
+
+def tell_skipped(skipped: Skipped) -> str:
+    """How many pictures were left out and why, in short; empty where none was."""
+    if not skipped:
+        return ""
+    kinds = Counter(reason.partition(":")[0] for _, reason in skipped)
+    why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
+    more = f" and {len(kinds) - 3} other reasons" if len(kinds) > 3 else ""
+    return f"{len(skipped):,} left out: {why}{more}"

@@ -1,0 +1,102 @@
+"""An encoder that is ready to embed: its weights, how to feed it, and a key that tells it from every other."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from msvq.errors import BadInput
+from msvq.evaluate.features import extract_features
+from msvq.run import CARD, Run
+from msvq.train.precision import check_precision, resolve_device, resolve_precision
+from msvq.weights import load_encoder
+
+# On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
+# on the shape of the whole batch in the last bits, and so would not on --batch-size.
+CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Pictures uint8 [n, H, W, 3] to features float32 [n, d]."""
+
+    encoder: nn.Module
+    checkpoint: str
+    size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    feature_dim: int
+    device: torch.device
+    precision: str
+    key: str  # of the weights and all that changes the numbers
+
+    def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Features of the pictures; the same for a picture whatever the others are, in fp32 on a CPU."""
+        batches = _filled(images) if self.device.type == "cpu" else iter([images])
+        features = extract_features(
+            self.encoder,
+            batches,
+            size=self.size,
+            mean=self.mean,
+            std=self.std,
+            device=self.device,
+            precision=self.precision,
+            feature_dim=self.feature_dim,
+        )
+        numbers: NDArray[np.float32] = features[: len(images)].numpy()
+        if not np.isfinite(numbers).all():
+            raise BadInput(
+                f"the {self.checkpoint} checkpoint gives features that are not numbers, so its training has diverged "
+                f"(or --precision {self.precision} is too coarse); take another --checkpoint"
+            )
+        return numbers
+
+
+def _filled(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(images), CHUNK):
+        rows = images[start : start + CHUNK]
+        missing = CHUNK - len(rows)
+        yield np.pad(rows, ((0, missing), (0, 0), (0, 0), (0, 0))) if missing else rows
+
+
+def open_embedder(
+    run: Run, *, checkpoint: str = "last", device: str | None = None, precision: str | None = None
+) -> Embedder:
+    """The run's encoder on a device, in fp32 unless asked otherwise."""
+    chosen = check_precision(precision or "fp32")
+    weights = load_encoder(run, checkpoint)
+    target = resolve_device(device or "auto")
+    exact = resolve_precision(chosen, target)
+    feeding = _feeding(run)
+    state = weights.encoder.state_dict()
+    digest = hashlib.sha256(json.dumps([feeding, exact, target.type, CHUNK]).encode())
+    for name in sorted(state):
+        digest.update(name.encode())
+        digest.update(state[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return Embedder(
+        encoder=weights.encoder.to(target),
+        checkpoint=weights.checkpoint,
+        size=feeding["size"],
+        mean=tuple(feeding["mean"]),
+        std=tuple(feeding["std"]),
+        feature_dim=int(weights.encoder.feature_dim),  # type: ignore[arg-type]  # what every backbone has
+        device=target,
+        precision=exact,
+        key=digest.hexdigest()[:32],
+    )
+
+
+def _feeding(run: Run) -> dict[str, Any]:
+    """At what size, and normalised how, the encoder knows pictures: by its card, or of a run that is not finished."""
+    if (run.path / CARD).is_file():
+        return {key: run.card[key] for key in ("size", "mean", "std")}
+    made_with, size = run.environment(), run.config.data.test_size
+    if size is None or not {"mean", "std"} <= made_with.keys():
+        raise BadInput(f"{run.path} has no encoder yet, and does not say how to feed one; finish the run with --resume")
+    return {"size": size, "mean": list(made_with["mean"]), "std": list(made_with["std"])}

@@ -1,0 +1,112 @@
+"""A self-contained page of groups of pictures: what a search found, or what is there more than once."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+from PIL import Image
+
+from msvq.data.decode import header_size
+from msvq.data.workers import Result, Workers
+from msvq.display import printable
+from msvq.files import write_text
+from msvq.report.pictures import class_name, data_address
+from msvq.retrieve.source import Source
+
+THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
+SIDES = (THUMBNAIL, 128, 96, 64, 48, 32, 24, 16, 8)
+PORTION = 16  # decoded by one worker at a time
+SMALL = 64  # pictures of fewer pixels are shown with sharp ones
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A picture in a data address; without one it could not be read."""
+
+    address: str = ""
+    small: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One picture on the page, and what stands below it."""
+
+    thumbnail: Thumbnail
+    name: str
+    note: str
+    class_name: str
+    title: str = ""  # the whole name, where `name` is not
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pictures that belong together, perhaps with the one that they were found by."""
+
+    title: str
+    sentence: str
+    cells: Sequence[Cell]
+    lead: Cell | None = None
+
+
+def named_class(source: Source, position: int) -> str:
+    """A picture's class in words; empty where it is unknown."""
+    return class_name(source.class_names, int(source.labels[position]))
+
+
+def make_thumbnails(
+    source: Source, positions: Iterable[int], files: Iterable[Path] = ()
+) -> dict[Path | int, Thumbnail]:
+    """The centre squares of pictures of a source, and of files, no larger than they are shown."""
+    made: dict[Path | int, Thumbnail] = {}
+    workers = Workers(1)
+    try:
+        for path in dict.fromkeys(files):
+            size = min(header_size(str(path)) or (THUMBNAIL,))
+            made[path] = _thumbnail(next(workers.map("decode", [[str(path)]], side=_side(size))), 0, size)
+    finally:
+        workers.close()
+    wanted = list(dict.fromkeys(positions))
+    sizes = dict(zip(wanted, source.sizes(wanted), strict=True))
+    for side in sorted({_side(size) for size in sizes.values()}):
+        chosen = [position for position in wanted if _side(sizes[position]) == side]
+        portions = [np.array(chosen[start : start + PORTION]) for start in range(0, len(chosen), PORTION)]
+        with closing(source.decoded(portions, side)) as results:
+            for portion, result in zip(portions, results, strict=True):
+                for index, position in enumerate(portion.tolist()):
+                    made[position] = _thumbnail(result, index, sizes[position])
+    return made
+
+
+def _side(size: int) -> int:
+    """One of a few sizes to decode at: not above the picture's own, so that a small one is not blown up."""
+    return next((side for side in SIDES if side <= size), SIDES[-1] if size else SIDES[0])
+
+
+def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
+    if index in result.reasons:
+        return Thumbnail()
+    image = Image.fromarray(result.rows[index])
+    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)  # pictures that are arrays come as they are
+    return Thumbnail(data_address(np.asarray(image), QUALITY), 0 < size < SMALL)
+
+
+def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group]) -> None:
+    """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
+    environment = Environment(
+        loader=PackageLoader("msvq", "retrieve"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["printable"] = printable
+    style = "".join(_resource(package, "page.css") for package in ("msvq.report", "msvq.retrieve"))
+    page = environment.get_template("page.html").render(
+        title=title, sentence=sentence, groups=groups, style=Markup(style)
+    )
+    write_text(path, page)
+
+
+def _resource(package: str, name: str) -> str:
+    return (resources.files(package) / name).read_text(encoding="utf-8")

@@ -1,0 +1,223 @@
+"""msvq embed: every source and format, the same numbers whatever the batch, and what goes on after a kill."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+from tests.retrieve.conftest import NUM, Says, save_arrays
+
+import msvq
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.retrieve import parts as parts_module
+from msvq.retrieve.embedding import embed
+from msvq.retrieve.encoder import CHUNK, Embedder, open_embedder
+from msvq.retrieve.formats import WRITERS
+from msvq.retrieve.parts import Parts
+from msvq.retrieve.source import open_source
+
+
+@pytest.fixture
+def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Parts of 8 pictures, so that a few pictures make several."""
+    for name, value in (("CHUNK", 4), ("PART", 8)):
+        monkeypatch.setattr(parts_module, name, value)
+    return 8
+
+
+def test_every_format_holds_what_the_library_computes(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    expected = small_run.embed_source(photos, workers=1)
+    out = photos.parent
+    for ending in WRITERS:
+        code, said, _ = says("embed", small_run.path, "--data", photos, "--out", out / f"e{ending}")
+        assert code == 0
+        assert f"{NUM} pictures, 32 numbers each" in said
+        assert "2 left out: 1 'is empty', 1 'is not a picture'" in said
+        assert list(csv.reader((out / "e.skipped.csv").open())) == [
+            ["file", "reason"],
+            ["beach/99.jpg", "is empty"],
+            ["city/letter.jpg", "is not a picture"],
+        ]
+        assert not (out / f"e{ending}.parts").exists()
+    with np.load(out / "e.npz", allow_pickle=False) as saved:
+        features = saved["features"]
+        assert features.dtype == np.float32
+        np.testing.assert_allclose(features, expected.features, atol=1e-6)
+        assert saved["names"].tolist() == expected.names
+        assert saved["class_names"][saved["labels"]].tolist() == [name.split("/")[0] for name in expected.names]
+        assert json.loads(str(saved["about"]))["root"] == str(photos)
+    rows = list(csv.DictReader((out / "e.csv").open()))
+    np.testing.assert_array_equal(np.array([[row[f"f{i}"] for i in range(32)] for row in rows], np.float32), features)
+    assert [(row["file"], row["class"]) for row in rows] == [(n, n.split("/")[0]) for n in expected.names]
+    table = pytest.importorskip("pyarrow.parquet").read_table(out / "e.parquet")
+    assert table.column("file").to_pylist() == expected.names
+    np.testing.assert_array_equal(np.stack(table.to_pandas()["features"]), features)
+    assert table.column("label").to_pylist() == expected.labels.tolist()
+
+
+def test_the_numbers_do_not_depend_on_the_batch_or_the_company(small_run: msvq.Run) -> None:
+    embedder = open_embedder(small_run, device="cpu")
+    images = np.random.default_rng(0).integers(256, size=(2 * CHUNK + 3, 32, 32, 3), dtype=np.uint8)
+    features = embedder(images)
+    np.testing.assert_array_equal(embedder(images[-3:]), features[-3:])
+    np.testing.assert_array_equal(embedder(images[::-1].copy()), features[::-1])
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 1024])
+def test_batch_size_changes_no_bit(small_run: msvq.Run, photos: Path, batch_size: int) -> None:
+    embed(small_run, photos.parent / "a.npz", data=str(photos), device="cpu")
+    embed(small_run, photos.parent / "b.npz", data=str(photos), device="cpu", batch_size=batch_size)
+    assert (photos.parent / "a.npz").read_bytes() == (photos.parent / "b.npz").read_bytes()
+
+
+def test_arrays_lists_and_named_sets(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
+    save_arrays(tmp_path / "pictures.npz")
+    (tmp_path / "list.csv").write_text("file,label\nphotos/beach/03.png,sea\nphotos/city/20.png,town\n")
+    expected = {
+        tmp_path / "pictures.npz": [f"train {i}" for i in range(NUM)],  # in the order of the arrays
+        tmp_path / "list.csv": ["photos/beach/03.png", "photos/city/20.png"],
+    }
+    for data, names in expected.items():
+        assert says("embed", small_run.path, "--data", data, "--out", tmp_path / "e.npz")[0] == 0
+        with np.load(tmp_path / "e.npz") as saved:
+            assert saved["names"].tolist() == names
+            assert len(saved["features"]) == len(saved["labels"]) == len(names)
+    code, said, _ = says("embed", small_run.path, "--split", "test", "--out", tmp_path / "own.csv")
+    assert code == 0
+    assert "200 pictures" in said
+    assert (tmp_path / "own.csv").read_text().splitlines()[1].startswith("test 0,")
+
+
+@pytest.mark.usefixtures("tiny_parts")
+def test_what_stopped_half_way_goes_on_to_the_same_bits(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = photos.parent / "e.npz"
+    embed(small_run, out, data=str(photos), batch_size=8)
+    whole = out.read_bytes()
+    out.unlink()
+    count, real = [0], Embedder.__call__
+
+    def stops(self: Embedder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        count[0] += 1
+        if count[0] == 3:
+            raise KeyboardInterrupt
+        return real(self, images)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Embedder, "__call__", stops)
+        with pytest.raises(KeyboardInterrupt):
+            embed(small_run, out, data=str(photos), batch_size=8)
+    assert not out.exists()
+    done = sorted(path.name for path in (photos.parent / "e.npz.parts").glob("*.npz"))
+    assert done == ["000000.npz", "000001.npz"]
+    damaged = photos.parent / "e.npz.parts" / done[0]
+    content = bytearray(damaged.read_bytes())
+    content[400] ^= 255  # in the middle of the features: that part is made again
+    damaged.write_bytes(content)
+    seen = counting(monkeypatch)
+    embed(small_run, out, data=str(photos), batch_size=8)
+    assert out.read_bytes() == whole
+    assert sum(seen) == NUM + 2 - 8  # all but the whole part
+
+
+@pytest.mark.usefixtures("tiny_parts")
+def test_other_pictures_start_anew(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, embedder = open_source(small_run, str(photos)), open_embedder(small_run)
+    folder = photos.parent / "e.npz.parts"
+    Parts(folder, source, np.arange(len(source)), embedder).complete(8, Display())
+    (photos / "city" / "29.png").unlink()
+    seen = counting(monkeypatch)
+    embed(small_run, photos.parent / "e.npz", data=str(photos), batch_size=8)
+    assert sum(seen) == NUM + 1
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seen: list[int] = []
+    real = Embedder.__call__
+
+    def counts(self: Embedder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        seen.append(len(images))
+        return real(self, images)
+
+    monkeypatch.setattr(Embedder, "__call__", counts)
+    return seen
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal here")
+def test_a_killed_command_goes_on(small_run: msvq.Run, photos: Path) -> None:
+    images = sorted((photos / "beach").glob("*.png"))
+    many = photos.parent / "many"
+    many.mkdir()
+    for i in range(2100):  # three parts
+        os.link(images[i % len(images)], many / f"{i:04}.png")
+    out, parts = photos.parent / "k.npz", photos.parent / "k.npz.parts"
+    words = [sys.executable, "-m", "msvq", "embed", str(small_run.path), "--data", str(many), "--out", str(out)]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not list(parts.glob("0*.npz")):
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert list(parts.glob("0*.npz"))
+    assert not out.exists()
+    said = io.StringIO()
+    embed(small_run, out, data=str(many), display=Display(Console(file=said)))
+    assert "continuing: " in said.getvalue()
+    embed(small_run, photos.parent / "again.npz", data=str(many))
+    assert out.read_bytes() == (photos.parent / "again.npz").read_bytes()
+
+
+def mistakes(run: Path, photos: Path) -> Iterator[tuple[list[Any], str]]:
+    """Words after `msvq embed`, and what the answer says."""
+    here = photos.parent
+    empty = here / "empty"
+    empty.mkdir()
+    bad = here / "bad"
+    bad.mkdir()
+    (bad / "a.jpg").write_text("no picture")
+    damaged = here / "damaged"
+    shutil.copytree(run, damaged)
+    (damaged / "encoder.safetensors").write_bytes(b"x" * 100)
+    out = ["--out", here / "e.npz"]
+    yield [run, "--data", photos, "--out", here / "e.txt"], "should end in .npz or .parquet or .csv"
+    yield [run, "--data", photos, "--out", here / "none" / "e.npz"], "there is no folder"
+    yield [run, "--data", photos, "--out", empty], "should end in"
+    yield [run, "--data", empty, *out], "no pictures"
+    yield [run, "--data", bad, *out], "none of the 1 pictures can be read (1 'is not a picture')"
+    yield [run, "--data", here / "nowhere", *out], "there is no file or folder"
+    yield [here, "--data", photos, *out], "is not a run"
+    yield [damaged, "--data", photos, *out], "is damaged"
+    yield [run, "--data", photos, *out, "--batch-size", 5000], "--batch-size is 1 to 1,024"
+    yield [run, "--data", photos, *out, "--split", "tset"], "did you mean 'test'"
+    yield [run, "--data", photos, *out, "--checkpoint", "lost.ckpt"], "there is no checkpoint"
+    yield [run, "--data", photos, *out, "--precision", "fp8"], "unknown precision"
+
+
+def test_mistakes_get_one_sentence_and_leave_nothing(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    for words, expected in mistakes(small_run.path, photos):
+        code, said, error = says("embed", *words)
+        assert code == 2, words
+        assert expected in error, error
+        assert len(error.strip().splitlines()) == 1
+        assert not said
+        assert not list(photos.parent.glob("e.*")), words
+
+
+def test_parquet_without_its_library(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(BadInput, match=r"needs pyarrow; pip install 'msvq\[parquet\]' gives it"):
+        embed(small_run, photos.parent / "e.parquet", data=str(photos))
+    assert not list(photos.parent.glob("e.parquet*"))

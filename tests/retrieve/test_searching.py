@@ -1,0 +1,141 @@
+"""msvq search: the nearest pictures, an index that follows the data, and the page."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.retrieve.conftest import NUM, Says, save_arrays
+from tests.retrieve.test_embedding import counting
+
+import msvq
+from msvq.data.patterns import make_patterns
+from msvq.data.places import indexes
+from msvq.display import Display
+from msvq.retrieve import searching
+from msvq.retrieve.encoder import open_embedder
+from msvq.retrieve.index import Index, open_index, unit_rows
+from msvq.retrieve.searching import nearest, search
+from msvq.retrieve.source import open_source
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
+
+
+def index_of(run: msvq.Run, photos: Path) -> Index:
+    return open_index(open_source(run, str(photos)), open_embedder(run), display=Display())
+
+
+@pytest.mark.parametrize("num", [1, 7, 500])
+def test_nearest_is_what_a_full_sort_gives(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "ROWS", 64)
+    generator = np.random.default_rng(0)
+    features, queries = (unit_rows(generator.normal(size=(n, 16)).astype(np.float32)) for n in (300, 3))
+    scores, rows = nearest(features, queries, num)
+    cosines = queries @ features.T
+    expected = np.argsort(-cosines, axis=1)[:, :num]
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(cosines, expected, 1), atol=1e-6)
+
+
+def test_a_picture_of_the_data_finds_itself_first(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    query, page = photos / "city" / "20.png", photos.parent / "page.html"
+    code, said, _ = says("search", small_run.path, "--data", photos, "--query", query, "--html", page, "--top", 100)
+    assert code == 0
+    lines = said.splitlines()
+    assert lines[0] == f"most like {query}, of {NUM} pictures"
+    assert lines[2].split() == ["1", "1.000", "city", "city/20.png"]
+    assert sum("png" in line for line in lines[2:]) == NUM  # fewer than --top
+    assert "2 left out" in said
+    expected = small_run.embed_source(photos, workers=1)
+    unit = unit_rows(expected.features)
+    order = np.argsort(-(unit @ unit[expected.names.index("city/20.png")]))
+    assert [line.split()[-1] for line in lines[2:5]] == [expected.names[i] for i in order[:3]]
+    text = page.read_text()
+    assert text.count("<figure>") == NUM + 1
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+
+
+def test_several_queries_by_name_and_as_json(says: Says, small_run: msvq.Run, tmp_path: Path) -> None:
+    save_arrays(tmp_path / "pictures.npz")
+    words = ["search", small_run.path, "--data", tmp_path / "pictures.npz", "--query", "train 3", "--query", "train 4"]
+    code, said, _ = says(*words, "--json", "--top", 2)
+    assert code == 0
+    answers = json.loads(said)["answers"]
+    assert [answer["found"][0]["name"] for answer in answers] == ["train 3", "train 4"]
+    assert all(len(answer["found"]) == 2 for answer in answers)
+
+
+def test_only_what_changed_is_embedded_again(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_of(small_run, photos)
+    seen = counting(monkeypatch)
+    index_of(small_run, photos)
+    assert not seen
+    images, _ = make_patterns(3, seed=8)
+    Image.fromarray(images[0]).save(photos / "beach" / "new.png")
+    Image.fromarray(images[1]).save(photos / "city" / "20.png")
+    (photos / "city" / "21.png").unlink()
+    (photos / "beach" / "99.jpg").unlink()
+    index = index_of(small_run, photos)
+    assert sum(seen) == 2  # the new and the changed one; what could not be read is not tried again
+    assert len(index) == NUM
+    assert list(index.skipped.values()) == ["is not a picture"]
+    expected = small_run.embed_source(photos, workers=1)
+    np.testing.assert_allclose(index.features, unit_rows(expected.features), atol=1e-6)
+    shutil.rmtree(indexes())
+    np.testing.assert_array_equal(index_of(small_run, photos).features, index.features)  # to the bit
+
+
+def test_another_encoder_has_another_index(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_of(small_run, photos)
+    seen = counting(monkeypatch)
+    search(small_run, [photos / "city" / "20.png"], data=str(photos), precision="bf16")
+    assert sum(seen) == NUM + 2 + 1
+
+
+def test_a_damaged_index_is_made_again(
+    small_run: msvq.Run, photos: Path, capsys: pytest.CaptureFixture[str], says: Says
+) -> None:
+    before = np.array(index_of(small_run, photos).features)
+    (file,) = indexes().glob("*/*/features.f32")
+    content = bytearray(file.read_bytes())
+    content[77] ^= 255
+    file.write_bytes(content)
+    _, _, error = says("search", small_run.path, "--data", photos, "--query", "beach/03.png")
+    assert "is damaged (features.f32): making it again" in error
+    np.testing.assert_array_equal(index_of(small_run, photos).features, before)
+
+
+def test_a_page_escapes_hostile_names(small_run: msvq.Run, photos: Path) -> None:
+    hostile = "<script>alert(1)<\\script>&\"'.png"
+    shutil.copy(photos / "city" / "20.png", photos / "city" / hostile)
+    page = photos.parent / "page.html"
+    search(small_run, [photos / "city" / hostile], data=str(photos), html=page)
+    text = page.read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
+    good = ["--data", photos, "--query", photos / "city" / "20.png"]
+    pages = {"--html": tmp_path / "page.txt"}, {"--html": tmp_path / "none" / "page.html"}
+    cases = [
+        (["--data", photos, "--query", photos / "city" / "letter.jpg"], "letter.jpg' is not a picture; name a picture"),
+        (["--data", photos, "--query", "nothing.jpg"], "is no file, nor the name of a picture there"),
+        (["--data", photos, "--query", photos], "is a folder"),
+        (["--data", photos, "--query", "city/letter.jpg"], "'city/letter.jpg' is not a picture"),
+        ([*good, "--top", "0"], "--top"),
+        *(([*good, *(word for pair in page.items() for word in pair)], "--html") for page in pages),
+    ]
+    for words, expected in cases:
+        code, said, error = says("search", small_run.path, *words)
+        assert code == 2, words
+        assert expected in error, error
+        assert not said
