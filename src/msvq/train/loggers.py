@@ -89,9 +89,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Sends settings and numbers, no pictures, to wandb.ai, or keeps them in RUN/wandb where WANDB_MODE=offline.
+    """Sends settings and numbers to wandb.ai, or keeps them in RUN/wandb where WANDB_MODE=offline.
 
-    What was sent cannot be withdrawn: lines that a resumed run computes again, which come out the same, are not sent.
+    No pictures go there; wandb adds what it records of every machine, such as its name and load. What was sent cannot
+    be withdrawn: lines that a resumed run computes again, which come out the same, are not sent.
     """
 
     name, package = "wandb", "wandb"
@@ -115,12 +116,14 @@ class WeightsAndBiases:
                 settings=wandb.Settings(console="off", silent=True, disable_git=True, save_code=False),
             )
         except Exception as error:
-            why = str(error).strip().partition("\n")[0]
+            why = str(error).strip().partition("\n")[0].rstrip(".")
             raise BadInput(
                 f"wandb cannot start: {why or type(error).__name__}; 'wandb login' signs in, "
                 f"and WANDB_MODE=offline keeps everything here, for 'wandb sync' later"
             ) from None
-        return f"Weights & Biases: {self.run.url or self.run.dir}"
+        if self.run.offline:
+            return f"Weights & Biases: offline, in {Path(self.run.dir).parent}; 'wandb sync' sends it"
+        return f"Weights & Biases: {self.run.url}"
 
     def hear(self, line: Line) -> None:
         """Take a line, unless it is known."""
