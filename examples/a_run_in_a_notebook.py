@@ -3,7 +3,6 @@
 python examples/a_run_in_a_notebook.py
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,4 +36,4 @@ def main(out: str | Path = "runs/notebook", epochs: int = 2, **options: Any) -> 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

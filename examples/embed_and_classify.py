@@ -36,4 +36,4 @@ def main(run: str, num_train: int = 1000, num_test: int = 500) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(sys.argv[1])

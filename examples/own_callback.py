@@ -3,7 +3,6 @@
 python examples/own_callback.py
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,9 @@ def main(out: str | Path = "runs/callback", epochs: int = 20, patience: int = 2,
         msvq.pretrain(data="patterns", out=out, epochs=epochs, callbacks=[collect, StopEarly(patience)], **options)
     except Enough as reason:  # the run was saved first: msvq.pretrain(out=out, resume=True) would go on
         print(f"stopped: {reason}")
-    print(msvq.load(out).knn(checkpoint="last"))
+    print(msvq.load(out).knn(k=20))
     return losses
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

@@ -51,7 +51,8 @@ def test_a_pipeline_takes_arrays_and_files(
 def test_features_are_those_of_the_run(run: msvq.Run, pictures: tuple[NDArray[np.uint8], NDArray[np.int64]]) -> None:
     embedder = msvq.Embedder(run.path, batch_size=7, device="cpu")
     found = embedder.transform(pictures[0])  # without fit, which teaches it nothing
-    assert (found.dtype, found.shape) == (np.float32, (60, 32))
+    assert found.dtype == np.float32
+    assert found.shape == (60, 32)
     np.testing.assert_allclose(found, run.embed(pictures[0]), rtol=1e-4, atol=1e-5)
     assert list(embedder.get_feature_names_out()) == [f"embedder{i}" for i in range(32)]
     assert embedder.transform([]).shape == (0, 32)

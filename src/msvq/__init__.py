@@ -39,11 +39,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'msvq' has no attribute {name!r}")
-    return getattr(import_module(f"msvq.{_HOMES[name]}"), name)
-
-
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this knows
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'msvq' has no attribute {name!r}")
+        return getattr(import_module(f"msvq.{_HOMES[name]}"), name)
