@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,7 +84,7 @@ class Listeners:
 
     def _tell_loggers(self, line: Line) -> None:
         for logger in list(self.loggers):
-            self._try(logger, lambda logger=logger: logger.hear(line))  # type: ignore[misc]  # mypy infers no lambda
+            self._try(logger, partial(logger.hear, line))
 
     def _try(self, logger: Logger, work: Callable[[], None]) -> None:
         try:
