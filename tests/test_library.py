@@ -61,9 +61,11 @@ def test_a_report_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("msvq.export") is None, reason="msvq.export is not there")
 def test_an_export_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
-    with pytest.raises(msvq.BadInput):
+    with pytest.raises(msvq.BadInput, match="unknown format"):
         run.export("no such format", tmp_path / "x")
     assert not (tmp_path / "x").exists()
+    assert run.export("safetensors", tmp_path / "y", licence="mit") == tmp_path / "y"
+    assert list((tmp_path / "y").glob("*.safetensors"))
 
 
 def test_a_run_is_pickled_by_its_name(run: msvq.Run) -> None:

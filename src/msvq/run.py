@@ -53,8 +53,9 @@ class Run:
         return summary(self.path)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The directory alone: what was read from it is read again, so a pickle or a copy is small."""
-        return {"path": self.path}
+        """Without what was read from the directory: it is read again, so a pickle or a copy is small."""
+        kept = vars(self).items()
+        return {name: value for name, value in kept if not hasattr(type(self), name)}  # a class has what is cached
 
     @cached_property
     def config(self) -> Settings:
@@ -238,14 +239,17 @@ class Run:
         out: str | Path,
         *,
         checkpoint: str = "last",
-        licence: str | None = None,
+        licence: str = "unknown",
         overwrite: bool = False,
     ) -> Path:
-        """Write the encoder in a form that other tools load. `msvq export`, with its options; returns the path."""
+        """Write the encoder to the folder `out`, in a form that other tools load; `msvq export`, with its options.
+
+        It is loaded back and compared first. Returns the folder.
+        """
         from msvq.export import export_run  # type: ignore[import-not-found, unused-ignore]
 
-        named = {"checkpoint": checkpoint, "licence": licence, "overwrite": overwrite}
-        return Path(export_run(self, format=format, out=Path(out), **named))
+        done = export_run(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
+        return Path(done.path)
 
 
 class Embedded(NamedTuple):
