@@ -1,12 +1,17 @@
 """Callbacks and loggers hear what is logged; trouble with one of them loses nothing of the run."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import msvq
+from msvq.data.patterns import make_patterns
+from msvq.train.checkpoint import read_checkpoint
 from msvq.train.listeners import Line, Listeners
 from msvq.train.runlog import RunLog, read_metrics
 
@@ -88,3 +93,35 @@ def test_an_error_of_a_callback_comes_after_the_checkpoint(tmp_path: Path, whole
     assert (run.path / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
     kinds = [[(line["kind"], line["step"]) for line in one.metrics()] for one in (whole, run)]
     assert kinds[0] == kinds[1]
+
+
+ON_TWO_PROCESSES = """
+import os, sys
+from pathlib import Path
+import msvq
+
+heard = []
+
+def stop(line):
+    heard.append(line["step"])
+    if line["step"] == 3:
+        raise ZeroDivisionError
+
+try:
+    msvq.pretrain(data="pictures.npz", out="x", epochs=1, overrides=sys.argv[1:], callbacks=[stop])
+except (ZeroDivisionError, msvq.BadInput) as error:
+    Path(os.environ["RANK"]).write_text(f"{type(error).__name__} {heard}")
+"""
+
+
+def test_an_error_in_the_first_process_ends_all(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pictures.npz", images=make_patterns(64, seed=0)[0])
+    (tmp_path / "script.py").write_text(ON_TWO_PROCESSES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    settings = [setting for setting in SMALL if "limit" not in setting]
+    subprocess.run([*launcher, "script.py", *settings], cwd=tmp_path, capture_output=True, check=True)
+    assert (tmp_path / "0").read_text() == "ZeroDivisionError [0, 1, 2, 3]"
+    assert (tmp_path / "1").read_text() == "SaidElsewhere []"
+    saved = read_checkpoint(tmp_path / "x" / "checkpoints" / "last.ckpt")
+    assert saved is not None
+    assert saved["step"] == 3
