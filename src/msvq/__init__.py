@@ -7,14 +7,45 @@ from msvq.errors import BadInput
 from msvq.version import __version__
 
 if TYPE_CHECKING:
+    from msvq.embedder import Embedder
     from msvq.pretraining import pretrain
-    from msvq.run import Run, load
+    from msvq.results import Accuracy, Analysis
+    from msvq.run import Embedded, Run, load
+    from msvq.train.listeners import Callback
 
-__all__ = ["BadInput", "Run", "__version__", "load", "pretrain"]
+__all__ = [
+    "Accuracy",
+    "Analysis",
+    "BadInput",
+    "Callback",
+    "Embedded",
+    "Embedder",
+    "Run",
+    "__version__",
+    "load",
+    "pretrain",
+]
+
+# Where a name that needs PyTorch lives: it is imported when it is first used, so `msvq --help` need not wait for it.
+_HOMES = {
+    "Accuracy": "results",
+    "Analysis": "results",
+    "Callback": "train.listeners",
+    "Embedded": "run",
+    "Embedder": "embedder",
+    "Run": "run",
+    "load": "run",
+    "pretrain": "pretraining",
+}
 
 
-def __getattr__(name: str) -> Any:
-    """Import what needs PyTorch when it is first used: `msvq --help` need not wait for it."""
-    if name not in __all__:
-        raise AttributeError(f"module 'msvq' has no attribute {name!r}")
-    return getattr(import_module("msvq.pretraining" if name == "pretrain" else "msvq.run"), name)
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this knows
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'msvq' has no attribute {name!r}")
+        return getattr(import_module(f"msvq.{_HOMES[name]}"), name)

@@ -38,6 +38,8 @@ RUN_FILES = [
     "figures",
     "report.html",
     "skipped.csv",
+    "tensorboard",
+    "wandb",
 ]
 
 

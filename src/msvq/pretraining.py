@@ -30,6 +30,8 @@ from msvq.run import Run, save_encoder
 from msvq.study import pair_function, study
 from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
 from msvq.train.limits import check_fit
+from msvq.train.listeners import Callback, Listeners
+from msvq.train.loggers import make_loggers
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Monitor, Observer, Trainer
@@ -52,13 +54,17 @@ def pretrain(
     resume: bool = False,
     auto_resume: bool = False,
     overwrite: bool = False,
+    loggers: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     made_by: str = "msvq.pretrain",
 ) -> Run:
     """Train an encoder and return its run. The arguments are those of `msvq pretrain`.
 
-    `overrides` are `key.path=value` strings. Nothing on disk changes until all of the input is checked. Of several
-    processes under torchrun, the first returns when the run is complete, the others when it is trained.
+    `overrides` are `key.path=value` strings. `loggers` are "tensorboard" and "wandb". Each of `callbacks` is called
+    with every line of metrics.jsonl; an error that it raises ends the run once it is saved. Nothing on disk changes
+    until all of the input is checked. Of several processes under torchrun, the first returns when the run is complete,
+    the others when it is trained.
     """
     out = Path(out)
     console = console or Console() if is_first() else Console(quiet=True)
@@ -66,6 +72,7 @@ def pretrain(
     with ExitStack() as held:
         held.enter_context(joined())
         with agreeing():
+            listeners = Listeners(make_loggers(loggers), callbacks)
             if auto_resume:
                 resume = has_checkpoint(out)
                 overwrite = overwrite or barely_begun(out)
@@ -108,7 +115,7 @@ def pretrain(
             dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
         for note in notes:
             display.note(f"note: {note}")
-        return train(out, settings, dataset, network, loader, console=console, saved=saved)
+        return train(out, settings, dataset, network, loader, console=console, saved=saved, listeners=listeners)
 
 
 def open_in_turn(settings: Settings, *, download: bool, display: Display) -> DataSet:
@@ -158,6 +165,7 @@ def make_trainer(
     monitors: Sequence[Monitor] = (),
     observers: Sequence[Observer] = (),
     record: Mapping[str, Any] | None = None,
+    listeners: Listeners | None = None,
 ) -> Trainer:
     """The loop for complete settings."""
     return Trainer(
@@ -171,6 +179,7 @@ def make_trainer(
         monitors=monitors,
         observers=observers,
         record=record,
+        listeners=listeners,
     )
 
 
@@ -183,6 +192,7 @@ def train(
     *,
     console: Console,
     saved: Saved | None,
+    listeners: Listeners | None = None,
 ) -> Run:
     """Train to the end and write everything that the run leaves behind."""
     precision = settings.train.precision
@@ -225,6 +235,7 @@ def train(
         monitors=monitors,
         observers=[watch],
         record={"settings": settings.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
+        listeners=listeners,
     )
     if knn is not None:
         knn.on_best = trainer.save_best

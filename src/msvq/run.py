@@ -1,55 +1,38 @@
 """A run directory, as an object: its settings, its metrics, its encoder."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-import torch
-from annotated_types import Gt
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, FiniteFloat, PositiveInt
 from safetensors import SafetensorError
 from safetensors.torch import load as read_weights
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, save_encoder
 from msvq.config import Settings, read_config
-from msvq.data.checksums import Damaged, sealed, unsealed
+from msvq.data.checksums import Damaged, unsealed
+from msvq.data.given import are_files, as_pictures, decode_files
 from msvq.data.listing import Listing
 from msvq.data.packing import pieces
 from msvq.data.sources import DataSettings, locate
 from msvq.data.splits import Splits
-from msvq.data.store import DataSet
 from msvq.data.workers import Workers
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
-from msvq.files import write_atomically, write_text
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.results import Accuracy, Analysis, Judging, Looking
 from msvq.train.checkpoint import LAST
+from msvq.train.precision import resolve_device
 from msvq.train.runlog import read_metrics
-from msvq.version import __version__
 
-WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
-HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card itself: both, or (older runs) neither
-
-
-_Deviation = Annotated[FiniteFloat, Gt(0)]
-
-
-class _Card(BaseModel):
-    """What has to be in `encoder.json`."""
-
-    backbone: BackboneSettings
-    train_size: PositiveInt
-    size: PositiveInt
-    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
-    std: tuple[_Deviation, _Deviation, _Deviation]
-    feature_dim: PositiveInt
-    weights_sha256: str | None = None
+__all__ = ["CARD", "WEIGHTS", "Embedded", "Run", "load", "save_encoder"]
 
 
 class Run:
@@ -62,6 +45,17 @@ class Run:
         scores = [line["knn_top1"] for line in self.metrics() if "knn_top1" in line]
         knn = f", kNN {scores[-1]:.1f} %" if scores else ""
         return f"Run({str(self.path)!r}: {self.config.method_name} on {self.config.data.source}{knn})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: method, data, accuracies and curves."""
+        from msvq.report.summary import summary
+
+        return summary(self.path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was read from the directory: it is read again, so a pickle or a copy is small."""
+        kept = vars(self).items()
+        return {name: value for name, value in kept if not hasattr(type(self), name)}  # a class has what is cached
 
     @cached_property
     def config(self) -> Settings:
@@ -90,7 +84,7 @@ class Run:
         try:
             card = json.loads(path.read_bytes())
             card = unsealed(card, SEAL) if {HASH, SEAL} & set(card) else card
-            return {**card, **_Card.model_validate(card).model_dump(mode="json", exclude_none=True)}
+            return {**card, **Card.model_validate(card).model_dump(mode="json", exclude_none=True)}
         except (ValueError, RecursionError, TypeError, AttributeError, Damaged):
             raise self._damaged(path) from None
 
@@ -130,31 +124,34 @@ class Run:
         other = f", or take --checkpoint {last}" if last.is_file() else ""
         return f"'msvq pretrain --resume --out {self.path}' writes it anew{other}"
 
-    def embed(self, images: ArrayLike | Sequence[ArrayLike], *, batch_size: int = 500) -> NDArray[np.float32]:
-        """Features [N, d] of pictures: uint8 (0..255) or float (0..1), of any size, one array or a list.
+    def embed(
+        self,
+        images: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],
+        *,
+        batch_size: int = 500,
+        device: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Features [N, d] of pictures: uint8 (0..255) or float (0..1), of any size, one array or a list; or files.
 
         Channels may come last or first; grey pictures may leave them out. A picture of another size than
-        the encoder expects is resized, its shorter side first, and cropped to the centre.
+        the encoder expects is resized, its shorter side first, and cropped to the centre. A list of file names
+        must hold readable pictures alone: `embed_source` passes over others. `device`: "auto" unless it is named.
         """
-        pictures = _as_pictures(images)
+        if are_files(images):
+            return self._features(decode_files(images, self.card["size"]), device)
+        pictures = as_pictures(images)  # type: ignore[arg-type]  # not files, so arrays
         sizes = [picture.shape for picture in pictures]
         features = np.zeros((len(pictures), self.card["feature_dim"]), np.float32)
         for size in dict.fromkeys(sizes):  # pictures of equal size go through together
             chosen = [index for index, other in enumerate(sizes) if other == size]
-            features[chosen] = extract_features(
-                self.encoder,
-                (
-                    np.stack([pictures[index] for index in chosen[start : start + batch_size]])
-                    for start in range(0, len(chosen), batch_size)
-                ),
-                size=self.card["size"],
-                mean=self.card["mean"],
-                std=self.card["std"],
-                device=torch.device("cpu"),
-            ).numpy()
+            batches = (
+                np.stack([pictures[index] for index in chosen[start : start + batch_size]])
+                for start in range(0, len(chosen), batch_size)
+            )
+            features[chosen] = self._features(batches, device)
         return features
 
-    def embed_source(self, source: str | Path, *, workers: int | None = None) -> "Embedded":
+    def embed_source(self, source: str | Path, *, workers: int | None = None, device: str | None = None) -> "Embedded":
         """Features of all pictures in a folder or a list; those that cannot be read are named, with the reason."""
         items = locate(DataSettings(source=str(source)), whole=True)
         if isinstance(items, Splits):
@@ -173,18 +170,86 @@ class Run:
                 yield result.rows[kept]
 
         try:
-            features = extract_features(
-                self.encoder,
-                (images for images in batches() if len(images)),
-                size=side,
-                mean=self.card["mean"],
-                std=self.card["std"],
-                device=torch.device("cpu"),
-                feature_dim=self.card["feature_dim"],
-            ).numpy()
+            features = self._features((images for images in batches() if len(images)), device)
         finally:
             pool.close()
         return Embedded(features, [items.names[i] for i in good], items.labels[good], skipped)
+
+    def _features(self, batches: Iterable[NDArray[np.uint8]], device: str | None) -> NDArray[np.float32]:
+        """Features [N, d] of batches of pictures uint8 [n, H, W, 3]."""
+        target = resolve_device(device or "auto")
+        encoder = self.encoder if target.type == "cpu" else copy.deepcopy(self.encoder).to(target)
+        return extract_features(
+            encoder,
+            batches,
+            size=self.card["size"],
+            mean=self.card["mean"],
+            std=self.card["std"],
+            device=target,
+            feature_dim=self.card["feature_dim"],
+        ).numpy()
+
+    def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[Judging]) -> Accuracy:
+        """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.
+
+        This and the next three are `msvq evaluate`, with its options; the result goes to RUN/eval.
+        """
+        return self._judge("knn", {"k": k, "temp": temp}, options)
+
+    def probe(self, **options: Unpack[Judging]) -> Accuracy:
+        """Logistic regression on features, in seconds."""
+        return self._judge("probe", {}, options)
+
+    def linear(self, *, epochs: int | None = None, **options: Unpack[Judging]) -> Accuracy:
+        """The paper's linear evaluation: 100 `epochs`, unless told otherwise, of a classifier on the frozen encoder."""
+        return self._judge("linear", {"epochs": epochs}, options)
+
+    def finetune(self, *, depth: str | None = None, epochs: int | None = None, **options: Unpack[Judging]) -> Accuracy:
+        """The network trained on with labels, and the same one from scratch beside it (`scratch_top1` in `record`)."""
+        return self._judge("finetune", {"depth": depth, "epochs": epochs}, options)
+
+    def _judge(self, protocol: str, changes: dict[str, Any], options: Judging) -> Accuracy:
+        from msvq.evaluation import evaluate  # it builds on runs
+
+        named = [f"{key}={value}" for key, value in changes.items() if value is not None]
+        options["overrides"] = [*named, *options.get("overrides", ())]
+        found, path = evaluate(self, protocol=protocol, **options)
+        return Accuracy(found["top1"], found["top5"], found["protocol"], path, found)
+
+    def analyze(self, *, method: str | None = None, **options: Unpack[Looking]) -> Analysis:
+        """Has it collapsed, and what do its teachers find? `msvq analyze`, with its options.
+
+        `method`: the file of a method of one's own, which is run only because it is named here.
+        """
+        from msvq.analysis import analyze
+
+        found = analyze(self, method=method, **options)
+        judged = found["verdict"]
+        return Analysis(judged["state"], judged["sentence"], tuple(judged["advice"]), found)
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the page about this run, `report.html` in its directory unless `out` is given; returns its path."""
+        from msvq.report.page import report_on
+
+        return report_on([self.path], out=None if out is None else Path(out))
+
+    def export(
+        self,
+        format: str,
+        out: str | Path,
+        *,
+        checkpoint: str = "last",
+        licence: str = "unknown",
+        overwrite: bool = False,
+    ) -> Path:
+        """Write the encoder to the folder `out`, in a form that other tools load; `msvq export`, with its options.
+
+        It is loaded back and compared first. Returns the folder.
+        """
+        from msvq.export import export_run  # type: ignore[import-not-found, unused-ignore]
+
+        done = export_run(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
+        return Path(done.path)
 
 
 class Embedded(NamedTuple):
@@ -202,47 +267,3 @@ def load(path: str | Path) -> Run:
     if not (path / "config.yaml").is_file():
         raise BadInput(f"{str(path)!r} is not a run: there is no config.yaml in it")
     return Run(path)
-
-
-def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataSet) -> None:
-    """Write `encoder.safetensors` and the card that says how to feed it."""
-    weights = save({name: value.cpu().contiguous() for name, value in encoder.state_dict().items()})
-    write_atomically(path / WEIGHTS, lambda file: file.write(weights))
-    card = {
-        "msvq": __version__,
-        "method": settings.method_name,
-        "data": data.name,
-        "backbone": settings.backbone.model_dump(mode="json"),
-        "train_size": data.size,
-        "size": data.test_size,
-        "mean": data.mean,
-        "std": data.std,
-        "feature_dim": encoder.feature_dim,
-        HASH: hashlib.sha256(weights).hexdigest(),
-    }
-    write_text(path / CARD, json.dumps(sealed(card, SEAL), indent=2) + "\n")
-
-
-def _as_pictures(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:
-    """Each picture as uint8 [H, W, 3]."""
-    if isinstance(images, (list, tuple)):
-        return [_as_picture(np.asarray(image)) for image in images]
-    array = np.asarray(images)
-    batched = array.ndim == 4 or (array.ndim == 3 and array.shape[-1] not in (1, 3) and array.shape[0] not in (1, 3))
-    return [_as_picture(picture) for picture in (array if batched else array[None])]
-
-
-def _as_picture(picture: NDArray[Any]) -> NDArray[np.uint8]:
-    if picture.ndim == 2:
-        picture = picture[..., None]
-    if picture.ndim != 3 or not {picture.shape[0], picture.shape[-1]} & {1, 3}:
-        raise BadInput(f"a picture has the shape [H, W, 3], [3, H, W] or [H, W], not {list(picture.shape)}")
-    if picture.shape[-1] not in (1, 3):
-        picture = np.moveaxis(picture, 0, -1)
-    if np.issubdtype(picture.dtype, np.floating):
-        if not (picture.min() >= 0 and picture.max() <= 1):
-            raise BadInput("pictures of floating-point numbers must lie in 0..1; give 0..255 as uint8")
-        picture = np.rint(picture * 255).astype(np.uint8)
-    if picture.dtype != np.uint8:
-        raise BadInput(f"pictures are uint8 or floating-point arrays, not {picture.dtype}")
-    return np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))

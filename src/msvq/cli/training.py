@@ -66,6 +66,15 @@ def pretrain(
         typer.Option("--auto-resume", help="Continue the run in --out if there is one, else start it: for job queues."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    loggers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logger",
+            help="Log to tensorboard (into the run) or wandb (its server; only into the run with "
+            "WANDB_MODE=offline) too. May be given again.",
+            metavar="NAME",
+        ),
+    ] = None,
 ) -> None:
     """Train an encoder.
 
@@ -93,6 +102,7 @@ def pretrain(
             resume=resume,
             auto_resume=auto_resume,
             overwrite=overwrite,
+            loggers=loggers or [],
             made_by="msvq pretrain",
         )
     except KeyboardInterrupt as stop:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,22 @@ from msvq.launch import is_first
 
 
 class RunLog:
-    """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes."""
+    """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    `hear` is then told of the line, as it was written.
+    """
+
+    def __init__(self, path: Path, hear: Callable[[dict[str, Any]], None] = lambda line: None) -> None:
+        self.path, self.hear = path, hear
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""
         if not is_first():
             return
+        line = finite({"kind": kind, **values})
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite({"kind": kind, **values})) + "\n")
+            file.write(json.dumps(line) + "\n")
+        self.hear(line)
 
     def flush(self) -> None:
         """Have what was written on disk."""

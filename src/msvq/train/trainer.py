@@ -19,6 +19,7 @@ from msvq.train.checkpoint import Cadence, save_best, save_checkpoint
 from msvq.train.compilation import compile_networks, compiles
 from msvq.train.distributed import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
 from msvq.train.limits import check_fit, enough_memory, wait
+from msvq.train.listeners import Listeners
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.precision import autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
@@ -85,6 +86,7 @@ class Trainer:
         monitors: Sequence[Monitor] = (),
         observers: Sequence[Observer] = (),
         record: Mapping[str, Any] | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         check_fit(method, settings.batch_size, settings.accumulate)
         self.device = loader.device
@@ -95,7 +97,8 @@ class Trainer:
         self.monitors, self.observers = monitors, observers
         self.record = dict(record or {})  # what a checkpoint carries along, such as the run's settings
         self.checkpoints = directory / "checkpoints"
-        self.log = RunLog(directory / "metrics.jsonl")
+        self.listeners = listeners or Listeners()
+        self.log = RunLog(directory / "metrics.jsonl", self.listeners.hear)
         self.optimiser = make_optimiser(
             self.method,
             weight_decay=settings.weight_decay,
@@ -116,7 +119,9 @@ class Trainer:
     def fit(self) -> None:
         """Train to the end, from wherever the run stands."""
         self.method.train()
-        with self.display, self.interruptions:
+        settings = self.record.get("settings", {})
+        heard = self.listeners.listening(self.log.path, settings, self.step, self.display.announce)
+        with heard, self.display, self.interruptions:
             self.display.start(self.step)
             if not self.resumed:
                 self._measure(0)
@@ -129,10 +134,14 @@ class Trainer:
 
     def _save_if_due(self, *, last: bool = False) -> None:
         """Write a checkpoint where it is time, at the end of the run, and when the run is asked to stop."""
-        # Clocks and signals differ between ranks, what is done about them must not.
-        due, stop = largest(last or self.cadence.due(self.step), 0 if last else self.interruptions.wanted or 0)
+        # Clocks, signals and callbacks differ between ranks, what is done about them must not.
+        broken = self.listeners.failure is not None
+        wanted = 0 if last else self.interruptions.wanted or 0
+        due, stop, failed = largest(last or broken or self.cadence.due(self.step), wanted, broken)
         if due or stop:
             self.save()
+        if failed:
+            raise self.listeners.stopped(f"the run is saved after {self.step:,} of {self.total_steps:,} steps")
         if stop:
             raise Interrupted(f"stopped and saved after {self.step:,} of {self.total_steps:,} steps", stop)
 

@@ -1,0 +1,54 @@
+"""An encoder's files: its weights, and the card that says what they are and how to feed them."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Gt
+from pydantic import BaseModel, FiniteFloat, PositiveInt
+from safetensors.torch import save
+from torch import nn
+
+from msvq.config import Settings
+from msvq.data.checksums import sealed
+from msvq.data.store import DataSet
+from msvq.files import write_atomically, write_text
+from msvq.model.backbones import BackboneSettings
+from msvq.version import __version__
+
+WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
+HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card itself: both, or (older runs) neither
+
+_Deviation = Annotated[FiniteFloat, Gt(0)]
+
+
+class Card(BaseModel):
+    """What has to be in `encoder.json`."""
+
+    backbone: BackboneSettings
+    train_size: PositiveInt
+    size: PositiveInt
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+    std: tuple[_Deviation, _Deviation, _Deviation]
+    feature_dim: PositiveInt
+    weights_sha256: str | None = None
+
+
+def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataSet) -> None:
+    """Write `encoder.safetensors` and the card that says how to feed it."""
+    weights = save({name: value.cpu().contiguous() for name, value in encoder.state_dict().items()})
+    write_atomically(path / WEIGHTS, lambda file: file.write(weights))
+    card = {
+        "msvq": __version__,
+        "method": settings.method_name,
+        "data": data.name,
+        "backbone": settings.backbone.model_dump(mode="json"),
+        "train_size": data.size,
+        "size": data.test_size,
+        "mean": data.mean,
+        "std": data.std,
+        "feature_dim": encoder.feature_dim,
+        HASH: hashlib.sha256(weights).hexdigest(),
+    }
+    write_text(path / CARD, json.dumps(sealed(card, SEAL), indent=2) + "\n")

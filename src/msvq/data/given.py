@@ -1,0 +1,66 @@
+"""Pictures that a person hands over in Python: arrays of many shapes, or the names of files."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike, fspath
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from msvq.data.workers import Workers
+from msvq.display import printable
+from msvq.errors import BadInput
+
+PORTION = 128  # files that a process decodes at a time
+
+Name = str | PathLike[str]
+
+
+def are_files(images: object) -> TypeGuard[Iterable[Name]]:
+    """Whether these are the names of files: a list, a tuple, an array or a column of a table, of str or Path."""
+    if isinstance(images, str | bytes | PathLike | Iterator) or not isinstance(images, Iterable):
+        return False  # of an iterator, to look at the first would be to lose it
+    return isinstance(next(iter(images), None), str | PathLike)
+
+
+def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None) -> Iterator[NDArray[np.uint8]]:
+    """The pictures in files, in batches [n, side, side, 3]: their upright centre squares.
+
+    One that cannot be read is an error: every file shall have its row.
+    """
+    names: list[str | bytes] = [fspath(file) for file in files]
+    pool = Workers(workers)
+    try:
+        starts = range(0, len(names), PORTION)
+        found = pool.map("decode", (names[start : start + PORTION] for start in starts), side=side)
+        for start, result in zip(starts, found, strict=True):
+            for index, reason in result.reasons.items():
+                raise BadInput(f"{printable(str(names[start + index]))} {reason}; leave it out of the list")
+            yield result.rows
+    finally:
+        pool.close()
+
+
+def as_pictures(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:
+    """Each picture as uint8 [H, W, 3]."""
+    if isinstance(images, (list, tuple)):
+        return [_as_picture(np.asarray(image)) for image in images]
+    array = np.asarray(images)
+    batched = array.ndim == 4 or (array.ndim == 3 and array.shape[-1] not in (1, 3) and array.shape[0] not in (1, 3))
+    return [_as_picture(picture) for picture in (array if batched else array[None])]
+
+
+def _as_picture(picture: NDArray[Any]) -> NDArray[np.uint8]:
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    if picture.ndim != 3 or not {picture.shape[0], picture.shape[-1]} & {1, 3}:
+        raise BadInput(f"a picture has the shape [H, W, 3], [3, H, W] or [H, W], not {list(picture.shape)}")
+    if picture.shape[-1] not in (1, 3):
+        picture = np.moveaxis(picture, 0, -1)
+    if np.issubdtype(picture.dtype, np.floating):
+        if not (picture.min() >= 0 and picture.max() <= 1):
+            raise BadInput("pictures of floating-point numbers must lie in 0..1; give 0..255 as uint8")
+        picture = np.rint(picture * 255).astype(np.uint8)
+    if picture.dtype != np.uint8:
+        raise BadInput(f"pictures are uint8 or floating-point arrays, not {picture.dtype}")
+    return np.ascontiguousarray(np.broadcast_to(picture, (*picture.shape[:2], 3)))

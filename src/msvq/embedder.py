@@ -1,0 +1,60 @@
+"""A trained encoder as a step of a scikit-learn pipeline."""
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+
+from msvq.run import Run, load
+
+
+class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # untyped bases
+    """Pictures to the features of a run's encoder: `make_pipeline(Embedder("runs/x"), LogisticRegression())`.
+
+    It learns nothing: the encoder is trained already. What is pickled or cloned is the name of the run, not its
+    network, so the run has to be there, unchanged, where a pickle is opened.
+    """
+
+    def __init__(self, run: str | Path | Run, *, batch_size: int = 500, device: str | None = None) -> None:
+        self.run = run
+        self.batch_size = batch_size
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
+        """Check that the run has an encoder; the pictures are not looked at."""
+        _ = self._opened().encoder
+        return self
+
+    def transform(
+        self,
+        X: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],  # noqa: N803
+    ) -> NDArray[np.float32]:
+        """Features [N, d] of arrays of pictures or of a list of files, as `Run.embed` takes them."""
+        return self._opened().embed(X, batch_size=self.batch_size, device=self.device)
+
+    def _opened(self) -> Run:
+        """The run, opened once; another after `set_params(run=...)`."""
+        if isinstance(self.run, Run):
+            return self.run
+        known: Run | None = getattr(self, "_run", None)
+        if known is None or known.path != Path(self.run):
+            self._run = known = load(self.run)
+        return known
+
+    @property
+    def _n_features_out(self) -> int:
+        """How many names `get_feature_names_out` gives: embedder0, embedder1 and so on."""
+        return int(self._opened().card["feature_dim"])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn wants to know: no table of numbers goes in, and `fit` may be left out."""
+        tags = super().__sklearn_tags__()
+        tags.requires_fit, tags.no_validation, tags.input_tags.two_d_array = False, True, False
+        return tags

@@ -1,0 +1,113 @@
+"""A run judges, analyses and shows itself: the same as the commands, with typed results."""
+
+import importlib.util
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+import msvq
+from msvq.report.page import write_report
+
+SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
+    return msvq.pretrain(data="patterns", out=tmp_path_factory.mktemp("runs") / "x", epochs=2, overrides=SMALL)
+
+
+@pytest.fixture(autouse=True)
+def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msvq.analysis.write_report", lambda path: write_report(path, figures=False))
+
+
+def test_protocols_give_typed_results(run: msvq.Run) -> None:
+    nearest = run.knn(k=20)
+    assert isinstance(nearest, msvq.Accuracy)
+    assert nearest.protocol == "knn-20-t0.1/1"
+    assert nearest.path == run.path / "eval" / "knn-k-20.json"
+    assert nearest.top1 == nearest.record["top1"] <= nearest.top5
+    assert str(nearest) == f"knn-20-t0.1/1: {nearest.top1:.1f} % (top-5 {nearest.top5:.1f} %)"
+    assert "record" not in repr(nearest)
+    assert run.knn().top1 == pytest.approx([line["knn_top1"] for line in run.metrics() if "knn_top1" in line][-1])
+    few = run.probe(labels=0.2, seeds=2, checkpoint="best")
+    assert (few.protocol, few.record["labels"], few.record["checkpoint"]) == ("probe/1", 0.2, "best")
+    assert run.linear(epochs=1).protocol == "linear-1/1"
+    tuned = run.finetune(epochs=1, overrides=["min_steps=2"])
+    assert tuned.protocol == "finetune-all/1+epochs=1+min_steps=2"
+    assert 0 <= tuned.record["scratch_top1"] <= 100
+    with pytest.raises(msvq.BadInput, match="did you mean 'k'"):
+        run.knn(overrides=["kk=3"])
+
+
+def test_an_analysis_is_a_verdict(run: msvq.Run) -> None:
+    found = run.analyze(device="cpu")
+    assert isinstance(found, msvq.Analysis)
+    assert found.state in ("healthy", "collapsing", "collapsed", "unknown")
+    assert str(found) == f"{found.state}: {found.sentence}"
+    assert found.record["false_negatives"]["view2"]["found"] >= 0
+
+
+def test_a_report_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
+    assert run.report(tmp_path / "page.html") == tmp_path / "page.html"
+    assert "<html" in (tmp_path / "page.html").read_text()
+    with pytest.raises(msvq.BadInput, match="is a directory"):
+        run.report(tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("msvq.export") is None, reason="msvq.export is not there")
+def test_an_export_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
+    with pytest.raises(msvq.BadInput, match="unknown format"):
+        run.export("no such format", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    assert run.export("safetensors", tmp_path / "y", licence="mit") == tmp_path / "y"
+    assert list((tmp_path / "y").glob("*.safetensors"))
+
+
+def test_a_run_is_pickled_by_its_name(run: msvq.Run) -> None:
+    _ = run.encoder
+    content = pickle.dumps(run)
+    assert len(content) < 1000
+    assert pickle.loads(content).card == run.card
+
+
+def test_a_notebook_shows_curves_and_accuracies(run: msvq.Run) -> None:
+    assert "\n" not in repr(run)
+    page = run._repr_html_()
+    assert page.count("<svg") == 2
+    assert "msvq on patterns, 2 epochs" in page
+    assert f"{msvq.load(run.path).knn().top1:.1f} %" in page
+    # All style is for its own parts: nothing else in the notebook changes.
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    assert all(rule.strip().startswith(".msvq-run") for rule in re.findall(r"[^{}]+(?=\{)", style))
+
+
+def test_names_in_a_notebook_are_escaped(run: msvq.Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(run.path, tmp_path / "<script>alert(1)<b>")
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["data"]["source"] = "/tmp/<img src=x>"
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    page = msvq.load(copy)._repr_html_()
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "&lt;img src=x&gt;" in page
+
+
+def test_a_young_run_is_shown_too(run: msvq.Run, tmp_path: Path) -> None:
+    shutil.copy(run.path / "config.yaml", tmp_path)
+    page = msvq.load(tmp_path)._repr_html_()
+    assert "0 epochs" in page
+    assert "<svg" not in page
+
+
+def test_public_names_come_from_where_they_are_said_to() -> None:
+    assert set(dir(msvq)) == set(msvq.__all__)
+    for name in msvq.__all__:
+        assert getattr(msvq, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
+        msvq.pretrian  # type: ignore[attr-defined]  # noqa: B018
+    assert (Path(msvq.__file__).parent / "py.typed").is_file()

@@ -1,0 +1,127 @@
+"""Callbacks and loggers hear what is logged; trouble with one of them loses nothing of the run."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import msvq
+from msvq.data.patterns import make_patterns
+from msvq.train.checkpoint import read_checkpoint
+from msvq.train.listeners import Line, Listeners
+from msvq.train.runlog import RunLog, read_metrics
+
+SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
+SMALL += ["evaluate.every=1", "analyze.map=0"]
+
+
+class Heard:
+    """A logger that writes nothing, and fails when it is told to."""
+
+    name = "heard"
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.lines: list[Line] = []
+        self.calls: list[str] = []
+        self.fails_at = fails_at
+
+    def open(self, run: Path, settings: Mapping[str, Any], step: int) -> str:
+        self.calls.append(f"open {step}")
+        return "listening"
+
+    def hear(self, line: Line) -> None:
+        if line["step"] == self.fails_at:
+            raise ConnectionError("the server is gone\nand more")
+        self.lines.append(line)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def test_a_logger_that_fails_is_told_once_and_left(tmp_path: Path) -> None:
+    broken, whole = Heard(fails_at=2), Heard()
+    listeners, said = Listeners([broken, whole]), list[str]()
+    log = RunLog(tmp_path / "metrics.jsonl", listeners.hear)
+    log.write("eval", {"step": 0})
+    with listeners.listening(log.path, {}, 0, said.append):
+        for step in (1, 2, 3):
+            log.write("step", {"step": step})
+    assert [line["step"] for line in broken.lines] == [0, 0, 1]  # as it was logged, and again when it was opened
+    assert [line["step"] for line in whole.lines] == [0, 0, 1, 2, 3]
+    assert (broken.calls, whole.calls) == (["open 0"], ["open 0", "close"])
+    warned = [sentence for sentence in said if "warning" in sentence]
+    assert len(warned) == 1
+    assert "heard fails (the server is gone)" in warned[0]
+
+
+def test_callbacks_hear_every_line_of_a_run(tmp_path: Path) -> None:
+    heard: list[Line] = []
+    run = msvq.pretrain(data="patterns", out=tmp_path / "x", epochs=1, overrides=SMALL, callbacks=[heard.append])
+    assert heard == run.metrics()
+    assert {line["kind"] for line in heard} == {"step", "epoch", "eval"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
+    """A run that was never stopped."""
+    return msvq.pretrain(data="patterns", out=tmp_path_factory.mktemp("runs") / "x", epochs=2, overrides=SMALL)
+
+
+@pytest.mark.parametrize("kind", ["step", "epoch", "eval"])
+def test_an_error_of_a_callback_comes_after_the_checkpoint(tmp_path: Path, whole: msvq.Run, kind: str) -> None:
+    """What was stopped so and goes on equals what was never stopped."""
+    later: list[Line] = []
+
+    def stop(line: Line) -> None:
+        if line["kind"] == kind and line["step"] >= 4:  # the last of the first epoch
+            raise ZeroDivisionError("my own mistake")
+        later.append(line)
+
+    with pytest.raises(ZeroDivisionError, match="my own mistake") as caught:
+        msvq.pretrain(data="patterns", out=tmp_path / "x", epochs=2, overrides=SMALL, callbacks=[stop])
+    assert "the run is saved after 4 of 8 steps" in caught.value.__notes__
+    assert max(line["step"] for line in read_metrics(tmp_path / "x" / "metrics.jsonl")) == 4
+    run = msvq.pretrain(out=tmp_path / "x", resume=True, callbacks=[later.append])
+    expected = [1, 2, 3, 5, 6, 7, 8] if kind == "step" else [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [line["step"] for line in later if line["kind"] == "step"] == expected
+    losses = [[line["loss"] for line in one.metrics() if line["kind"] == "step"] for one in (whole, run)]
+    assert losses[0] == losses[1]
+    assert (run.path / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
+    kinds = [[(line["kind"], line["step"]) for line in one.metrics()] for one in (whole, run)]
+    assert kinds[0] == kinds[1]
+
+
+ON_TWO_PROCESSES = """
+import os, sys
+from pathlib import Path
+import msvq
+
+heard = []
+
+def stop(line):
+    heard.append(line["step"])
+    if line["step"] == 3:
+        raise ZeroDivisionError
+
+try:
+    msvq.pretrain(data="pictures.npz", out="x", epochs=1, overrides=sys.argv[1:], callbacks=[stop])
+except (ZeroDivisionError, msvq.BadInput) as error:
+    Path(os.environ["RANK"]).write_text(f"{type(error).__name__} {heard}")
+"""
+
+
+def test_an_error_in_the_first_process_ends_all(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pictures.npz", images=make_patterns(64, seed=0)[0])
+    (tmp_path / "script.py").write_text(ON_TWO_PROCESSES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    settings = [setting for setting in SMALL if "limit" not in setting]
+    subprocess.run([*launcher, "script.py", *settings], cwd=tmp_path, capture_output=True, check=True)
+    assert (tmp_path / "0").read_text() == "ZeroDivisionError [0, 1, 2, 3]"
+    assert (tmp_path / "1").read_text() == "SaidElsewhere []"
+    saved = read_checkpoint(tmp_path / "x" / "checkpoints" / "last.ckpt")
+    assert saved is not None
+    assert saved["step"] == 3
