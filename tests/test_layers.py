@@ -17,6 +17,7 @@ ALLOWED = {
     "evaluate": {"data", "model", "methods", "train"},
     "analyze": {"data", "model", "methods", "train", "evaluate"},
     "report": {"train"},
+    "export": {"data", "model", "methods", "train", "evaluate", "report", "run", "weights"},
     "reproduce": {path.stem for path in ROOT.iterdir() if path.stem not in ("cli", "__main__")},  # all but the commands
 }
 
