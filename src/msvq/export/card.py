@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -14,7 +13,6 @@ from msvq.export.folder import backbone
 from msvq.export.formats import Plan
 from msvq.export.results import Measured, measured
 from msvq.export.subject import Subject
-from msvq.version import __version__
 
 # What the hub calls the licences that it knows; another one is "other", with its name beside it.
 LICENCES = (
@@ -49,8 +47,9 @@ def model_card(subject: Subject, plan: Plan, *, format: str, licence: str, check
 
 def front_matter(subject: Subject, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
     """What a model hub reads."""
-    method = Path(subject.run.config.method_name).name
-    tags = dict.fromkeys(["self-supervised-learning", "image-encoder", "msvq", slug(method), format])
+    method = subject.method
+    learning = "supervised-learning" if method == "supervised" else "self-supervised-learning"
+    tags = dict.fromkeys([learning, "image-encoder", "msvq", slug(method), format])
     known = licence.lower() in LICENCES
     values: dict[str, Any] = {
         "license": licence.lower() if known else "other",
@@ -91,12 +90,11 @@ def _hub_result(row: Measured) -> dict[str, Any]:
 
 
 def _opening(subject: Subject) -> str:
-    method, data = Path(subject.run.config.method_name).name, subject.data
-    network = backbone(subject)["name"]
+    method, data = subject.method, subject.data
     return (
-        f"# {escaped(method)}, {escaped(network)}, trained on {escaped(data)}\n\n"
+        f"# {escaped(subject.title)}, trained by {escaped(method)} on {escaped(data)}\n\n"
         f"An image encoder: pictures of {subject.size} x {subject.size} pixels go in, {subject.feature_dim} features "
-        f"come out. There is no classifier. The method is {escaped(method)}, of msvq {__version__}."
+        f"come out. There is no classifier. It was trained and exported with msvq."
     )
 
 
@@ -125,9 +123,10 @@ def _training(subject: Subject) -> str:
     chosen |= {f"backbone.{key}": value for key, value in backbone(subject).items()}
     chosen |= {f"method.{key}": value for key, value in config.method_options.items()}
     chosen |= {f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()}
-    chosen |= {"trained on pictures of": f"{subject.train_size} px"}
+    chosen |= {"size of the training pictures": subject.train_size, "msvq": subject.run.environment().get("msvq")}
     rows = [f"| {escaped(key)} | {escaped(value)} |" for key, value in chosen.items() if value is not None]
-    return "\n".join(["## Training", "", "| setting | value |", "|---|---|", *rows])
+    head = ["## Training", "", "`training.yaml` has all settings; these are those of method and training.", ""]
+    return "\n".join([*head, "| setting | value |", "|---|---|", *rows])
 
 
 def _accuracies(rows: list[Measured]) -> str:

@@ -34,7 +34,7 @@ def main(folder: str, question: str, answer: str, picture: str, other: str) -> N
     sys.argv = ["example.py", picture]
     run = runpy.run_path(str(Path(folder) / "example.py"), run_name="__main__")
     with np.load(question, allow_pickle=False) as arrays:
-        found = {name: features_of(run["encoder"], arrays[name]) for name in arrays.files}
+        found: dict[str, Any] = {name: features_of(run["encoder"], arrays[name]) for name in arrays.files}
     found["picture"] = np.asarray(run["features"])
     found["other"] = features_of(run["encoder"], run["prepare"](other))
     loaded = {

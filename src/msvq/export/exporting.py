@@ -1,12 +1,12 @@
 """`msvq export`: an encoder in a format of other tools, in a folder that model hubs take."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from msvq.data.checksums import hash_files
 from msvq.display import Display
@@ -98,7 +98,8 @@ def in_place_of(out: Path) -> Iterator[Path]:
     """A folder beside `out` to write to, which takes its place if all goes well and is gone if not."""
     place = out.resolve()  # behind a link, the folder that it points to
     place.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = (place.with_name(f".{place.name}.{os.getpid()}.{end}") for end in ("tmp", "old"))
+    mark = uuid4().hex[:8]
+    temporary, old = (place.with_name(f".{place.name}.{mark}.{end}") for end in ("tmp", "old"))
     temporary.mkdir()
     try:
         yield temporary
@@ -122,7 +123,7 @@ def _manifest(folder: Path, subject: Subject, format: str, licence: str, checked
         "msvq": __version__,
         "format": format,
         "licence": licence,
-        "method": Path(subject.run.config.method_name).name,
+        "method": subject.method,
         "data": one_line(subject.data),
         "backbone": backbone(subject),
         "checkpoint": subject.checkpoint,

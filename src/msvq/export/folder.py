@@ -5,11 +5,15 @@ from inspect import getsource
 from pathlib import Path
 from typing import Any
 
+import yaml
 from PIL import Image
 
+from msvq.data.sources import is_path
 from msvq.export import preprocess
-from msvq.export.formats import INPUT, Plan
+from msvq.export.formats import Plan
+from msvq.export.network import LAYERS
 from msvq.export.subject import Subject
+from msvq.export.writers import INPUT
 from msvq.version import __version__
 
 
@@ -18,8 +22,21 @@ def write_folder(folder: Path, subject: Subject, plan: Plan, *, format: str) -> 
     plan.write(folder)
     _write_json(folder / "config.json", config(subject, plan, format=format))
     _write_json(folder / "preprocessor_config.json", preprocessing(subject))
+    (folder / "training.yaml").write_text(training(subject), encoding="utf-8")
     (folder / "preprocess.py").write_text(getsource(preprocess), encoding="utf-8")
     (folder / "example.py").write_text(example(plan), encoding="utf-8")
+
+
+def training(subject: Subject) -> str:
+    """training.yaml: the settings of the run, as a recipe, without where things are on somebody's disk."""
+    values = subject.run.config.model_dump(mode="json", exclude={"method_defaults"})
+    source = values["data"]["source"]
+    values["data"] |= {"source": subject.data if is_path(source) else source, "root": None}
+    values["method"]["name"] = subject.method
+    values["backbone"] |= backbone(subject)
+    if values["backbone"].get("init"):
+        values["backbone"]["init"] = Path(values["backbone"]["init"]).name
+    return yaml.safe_dump(values, sort_keys=False)
 
 
 def config(subject: Subject, plan: Plan, *, format: str) -> dict[str, Any]:
@@ -36,8 +53,9 @@ def config(subject: Subject, plan: Plan, *, format: str) -> dict[str, Any]:
 
 
 def backbone(subject: Subject) -> dict[str, Any]:
-    """The backbone's settings, with the name alone of a file of one's own: its folders are nobody's business."""
-    return {**subject.backbone, "name": Path(subject.network).name}
+    """The backbone's settings that say what network it is."""
+    kept = ("name", "width", "stem") if subject.network in LAYERS else ("name",)
+    return {**{key: subject.backbone[key] for key in kept}, "name": subject.title}
 
 
 def preprocessing(subject: Subject) -> dict[str, Any]:
@@ -60,7 +78,9 @@ def preprocessing(subject: Subject) -> dict[str, Any]:
 
 def example(plan: Plan) -> str:
     """example.py: the encoder loaded by its library alone, and a picture fed to it."""
-    imports = sorted(["from preprocess import prepare", *plan.imports], key=lambda line: line.startswith("from"))
+    imports = sorted(
+        {"from preprocess import prepare", *plan.imports}, key=lambda line: (line.startswith("from"), line)
+    )
     if "import torch" in imports:
         run = [
             "with torch.inference_mode():",

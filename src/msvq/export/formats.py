@@ -1,27 +1,20 @@
 """The formats by name: what each writes, how it is loaded, and which encoders it can hold."""
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import ast
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from inspect import getsource
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
 from msvq.errors import BadInput, unknown
 from msvq.export import network
-from msvq.export.libraries import OWN_WIDTH, Building, Refused, build
+from msvq.export.libraries import OWN_WIDTH, Building, Refused, build, library_of
 from msvq.export.subject import Subject
+from msvq.export.writers import INPUT, ONNX, OUTPUT, SCRIPT, WEIGHTS, write_onnx, write_script, write_weights
 
-WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
-INPUT, OUTPUT = "pixel_values", "features"
+CODE = "own_backbone"  # the module that a backbone of one's own becomes
 
 
 @dataclass(frozen=True)
@@ -46,41 +39,39 @@ class Format:
 
 def safetensors_plan(subject: Subject) -> Plan:
     """Weights under msvq's own names, and the code of the network or the library that has it."""
-    kind = subject.network.rpartition(":")[0]
+    if (library := library_of(subject.network)) is not None:
+        return _library_plan(subject, build(library, subject), "safetensors")
     if subject.network in network.LAYERS:
+        name, code = "network", inspect.getsource(network)
         width, stem = subject.backbone["width"], subject.backbone["stem"]
-        made = f"encoder = ResNet({subject.network!r}, width={width}, stem={stem!r}).eval()"
-        return Plan(
-            _with_network_code(subject),
-            ("import torch", "from network import ResNet", "from safetensors.torch import load_file"),
-            (made, _filling()),
-            "safetensors",
-        )
-    if kind not in ("torchvision", "timm"):
-        raise Refused(f"{subject.network!r} is code of your own, which the weights alone cannot be used without")
-    building = build(kind, subject)
-    return _library_plan(subject, building, subject.encoder.state_dict(), building.prefix, "safetensors")
+        wanted, made = "ResNet", [f"encoder = ResNet({subject.network!r}, width={width}, stem={stem!r})"]
+    else:
+        file, _, wanted = subject.network.rpartition(":")
+        name, code = CODE, Path(file).read_text(encoding="utf-8")
+        made = _own_lines(subject, wanted, code)
+
+    def write(folder: Path) -> None:
+        write_weights(subject, folder)
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+
+    imports = ("import torch", f"from {name} import {wanted}", "from safetensors.torch import load_file")
+    return Plan(write, imports, (*made, _filling(), "encoder.eval()"), "safetensors")
 
 
 def torchvision_plan(subject: Subject) -> Plan:
     """Weights for torchvision's own network; its classifier is left out, a small stem put in."""
-    building = build("torchvision", subject)
-    return _library_plan(subject, building, building.weights(subject.encoder), "", "torchvision")
+    return _library_plan(subject, build("torchvision", subject), "torchvision")
 
 
 def timm_plan(subject: Subject) -> Plan:
     """A folder that `timm.create_model("local-dir:...")` opens; with a small stem, two lines more are needed."""
     building = build("timm", subject)
-    weights = building.weights(subject.encoder)
-    if building.replaced:
-        return _library_plan(subject, building, weights, "", "timm")
+    if building.changes:
+        return _library_plan(subject, building, "pytorch")  # a hub would offer timm's one line, which does not do here
     made = 'encoder = timm.create_model(f"local-dir:{Path(__file__).parent}", pretrained=True).eval()'
+    imports = ("import timm", "import torch")
     return Plan(
-        lambda folder: _save(weights, folder),
-        ("import timm", "import torch"),
-        (made,),
-        "timm",
-        _timm_config(subject, building),
+        lambda folder: write_weights(subject, folder), imports, (made,), "timm", _timm_config(subject, building)
     )
 
 
@@ -88,13 +79,13 @@ def onnx_plan(subject: Subject) -> Plan:
     """One file for ONNX Runtime and all that reads ONNX, for any number of pictures at once."""
     made = f'encoder = onnxruntime.InferenceSession(Path(__file__).parent / "{ONNX}")'
     tensors = {"input": {"name": INPUT}, "output": {"name": OUTPUT}}
-    return Plan(lambda folder: _write_onnx(subject, folder / ONNX), ("import onnxruntime",), (made,), "onnx", tensors)
+    return Plan(lambda folder: write_onnx(subject, folder), ("import onnxruntime",), (made,), "onnx", tensors)
 
 
 def torchscript_plan(subject: Subject) -> Plan:
     """One file that `torch.jit.load` opens without any code of the network."""
     made = f'encoder = torch.jit.load(Path(__file__).parent / "{SCRIPT}")'
-    return Plan(lambda folder: _write_script(subject, folder / SCRIPT), ("import torch",), (made,), "pytorch")
+    return Plan(lambda folder: write_script(subject, folder), ("import torch",), (made,), "pytorch")
 
 
 FORMATS: Mapping[str, Format] = {
@@ -127,40 +118,42 @@ def make_plan(name: str, subject: Subject) -> Plan:
 
 def _may_hold(name: str, subject: Subject) -> bool:
     """Whether the format can hold the encoder, as far as its name and width tell."""
-    kind, own = subject.network.rpartition(":")[0], subject.network in network.LAYERS
-    if name in ("torchvision", "timm"):
-        return kind == name or (own and subject.backbone["width"] == OWN_WIDTH)
-    return name != "safetensors" or own or kind in ("torchvision", "timm")
+    if name not in ("torchvision", "timm"):
+        return True
+    own = subject.network in network.LAYERS and subject.backbone["width"] == OWN_WIDTH
+    return not subject.pooled and (own or library_of(subject.network) == name)
 
 
-def _library_plan(subject: Subject, building: Building, weights: dict[str, Tensor], prefix: str, format: str) -> Plan:
-    imports = ["import torch", f"import {building.library}", "from safetensors.torch import load_file"]
-    return Plan(
-        lambda folder: _save(weights, folder),
-        tuple(imports),
-        (*building.lines(), _filling(prefix), "encoder.eval()"),
-        format if format != "timm" else "pytorch",  # a hub would offer timm's one line, which does not do here
-    )
+def _library_plan(subject: Subject, building: Building, hub_library: str) -> Plan:
+    imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
+    lines = (*building.lines(), _filling(), "encoder.eval()")
+    return Plan(lambda folder: write_weights(subject, folder), imports, lines, hub_library)
 
 
-def _filling(prefix: str = "") -> str:
-    read = f'load_file(Path(__file__).parent / "{WEIGHTS}")'
-    if prefix:
-        read = f"{{name.removeprefix({prefix!r}): value for name, value in {read}.items()}}"
-    return f"encoder.load_state_dict({read})"
+def _filling() -> str:
+    return f'encoder.load_state_dict(load_file(Path(__file__).parent / "{WEIGHTS}"))'
 
 
-def _with_network_code(subject: Subject) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        _save(subject.encoder.state_dict(), folder)
-        (folder / "network.py").write_text(getsource(network), encoding="utf-8")
+def _own_lines(subject: Subject, function: str, code: str) -> list[str]:
+    """The encoder made by a function of one's own, which may take the size and may leave maps to be averaged."""
+    call = f"{function}({f'size={subject.train_size}' if _takes_size(code, function) else ''})"
+    if not subject.pooled:
+        return [f"encoder = {call}"]
+    return [
+        "encoder = torch.nn.Sequential()",
+        f'encoder.add_module("network", {call})',
+        "encoder.append(torch.nn.AdaptiveAvgPool2d(1)).append(torch.nn.Flatten())",
+    ]
 
-    return write
 
-
-def _save(weights: dict[str, Tensor], folder: Path) -> None:
-    # clone: tensors that share memory cannot be saved
-    save_file({name: value.clone().contiguous() for name, value in weights.items()}, folder / WEIGHTS, {"format": "pt"})
+def _takes_size(code: str, function: str) -> bool:
+    """Whether a function, or the constructor of a class, has a keyword `size`; the code is read and not run."""
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
+            made = [inner for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef)]
+            arguments = next((one.args for one in made if one.name in (function, "__init__")), None)
+            return arguments is not None and "size" in [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
+    return False
 
 
 def _timm_config(subject: Subject, building: Building) -> dict[str, Any]:
@@ -173,7 +166,7 @@ def _timm_config(subject: Subject, building: Building) -> dict[str, Any]:
         "pretrained_cfg": {
             "num_classes": 0,
             "input_size": [3, subject.size, subject.size],
-            "fixed_input_size": bool(more),
+            "fixed_input_size": list(more) == ["img_size"],
             "interpolation": "bilinear",
             "crop_pct": 1.0,
             "crop_mode": "center",
@@ -182,42 +175,3 @@ def _timm_config(subject: Subject, building: Building) -> dict[str, Any]:
             "custom_load": False,
         },
     }
-
-
-def _example(subject: Subject) -> Tensor:
-    """Two pictures: a batch of one would be taken for a fixed size."""
-    return torch.rand(2, 3, subject.size, subject.size)
-
-
-def _write_onnx(subject: Subject, path: Path) -> None:
-    batch = torch.export.Dim("batch", min=1)
-    with _quiet():
-        torch.onnx.export(
-            subject.encoder,
-            (_example(subject),),
-            path,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: batch},),
-            external_data=False,
-            dynamo=True,
-            verbose=False,
-        )
-
-
-def _write_script(subject: Subject, path: Path) -> None:
-    with _quiet(), torch.inference_mode():
-        torch.jit.trace(subject.encoder, _example(subject)).save(str(path))
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Exporters tell of deprecations and of their steps; what counts is whether the result is the same."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -1,126 +1,122 @@
-"""How torchvision and timm build an encoder: which of their networks it is, and what is put into it."""
+"""How torchvision and timm build an encoder: which of their networks it is, and what is changed in it."""
 
 import json
-import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from msvq.export.network import LAYERS
 from msvq.export.subject import Subject
 
+LIBRARIES = ("torchvision", "timm")
+CREATE = {"torchvision": "models.get_model", "timm": "create_model"}
 OWN_WIDTH = 64  # the only one that both libraries build a ResNet of
+HEADS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
 
 
 class Refused(Exception):
-    """A format cannot hold the encoder; the text is the reason, in words that a list of other formats can follow."""
+    """A format cannot hold the encoder; the text is the reason, which a list of other formats can follow."""
+
+
+class Change(NamedTuple):
+    """A layer of a library's network that is another one in the encoder."""
+
+    layer: str
+    code: str
+    module: nn.Module
 
 
 @dataclass(frozen=True)
 class Building:
-    """A library's network that holds the encoder's weights, with some of its layers replaced."""
+    """A library's network that takes the encoder's weights."""
 
-    library: str  # "torchvision" or "timm"
+    library: str
     name: str
     arguments: dict[str, Any]
-    replaced: dict[str, nn.Module]  # by their paths in the network
-    prefix: str  # of the encoder's names of weights, which the library does not know
+    changes: list[Change]
 
     def lines(self) -> list[str]:
         """Python that builds it, without its weights, as `encoder`."""
         arguments = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
-        create = "timm.create_model" if self.library == "timm" else "torchvision.models.get_model"
-        made = f"encoder = {create}({json.dumps(self.name)}{arguments})"
-        return [made, *(f"{_place(path)} = {_code(module)}" for path, module in self.replaced.items())]
+        made = f"encoder = {self.library}.{CREATE[self.library]}({json.dumps(self.name)}{arguments})"
+        return [made, *(f"encoder.{change.layer} = {change.code}" for change in self.changes)]
 
-    def weights(self, encoder: nn.Module) -> dict[str, Tensor]:
-        """The encoder's weights under the library's names."""
-        return {name.removeprefix(self.prefix): value for name, value in encoder.state_dict().items()}
+
+def library_of(network: str) -> str | None:
+    """The library that a backbone's name names."""
+    library = network.partition(":")[0]
+    return library if library in LIBRARIES else None
 
 
 def build(library: str, subject: Subject) -> Building:
     """How the library builds the encoder, or Refused."""
-    kind, _, name = subject.network.rpartition(":")
-    if subject.network in LAYERS:
-        return _fitted(subject, library, subject.network, _stem(library, subject))
-    if kind != library:
-        raise Refused(f"{subject.network!r} is not a network of {library}")
-    return _fitted(subject, library, name, {})
+    own = subject.network in LAYERS
+    if not own and library_of(subject.network) != library:
+        raise Refused(f"{subject.title} is not a network of {library}")
+    name = subject.network if own else subject.network.partition(":")[2]
+    stem = _stem(library, subject) if own else []
+    wanted = {key: value.shape for key, value in subject.encoder.state_dict().items()}
+    for arguments in _arguments(library, subject.train_size):
+        network = _create(library, name, arguments)
+        if network is None:
+            continue
+        changes = stem + (_without_classifier(network, subject.encoder) if library == "torchvision" else [])
+        for change in changes:
+            setattr(network, change.layer, change.module)
+        if {key: value.shape for key, value in network.state_dict().items()} == wanted:
+            return Building(library, name, arguments, changes)
+    raise Refused(f"the encoder is not {library}'s {name!r} as it comes, but has other layers")
 
 
-def _stem(library: str, subject: Subject) -> dict[str, nn.Module]:
-    """The layers of a ResNet of our own that the library's begins differently with."""
+def _arguments(library: str, size: int) -> list[dict[str, Any]]:
+    """What to try: some networks are built for pictures of one size, or have heads that only training uses."""
+    if library == "torchvision":
+        more: list[dict[str, Any]] = [{}, {"image_size": size}, {"input_size": (size, size)}]
+        return [{"weights": None, **one} for one in (*more, {"aux_logits": False, "init_weights": False})]
+    sized: list[dict[str, Any]] = [{"dynamic_img_size": True}, {"strict_img_size": False}, {}]
+    return [*({"num_classes": 0, "img_size": size, **one} for one in sized), {"num_classes": 0}]
+
+
+def _create(library: str, name: str, arguments: dict[str, Any]) -> nn.Module | None:
+    create: Any = import_module(library)
+    for part in CREATE[library].split("."):
+        create = getattr(create, part)
+    try:
+        made = create(name, **arguments)
+    except (TypeError, ValueError, RuntimeError):  # a name or an argument that it does not know
+        return None
+    return made if isinstance(made, nn.Module) else None
+
+
+def _stem(library: str, subject: Subject) -> list[Change]:
+    """The first layers of a ResNet for small pictures, which the library's begins differently with."""
     width, stem = subject.backbone["width"], subject.backbone["stem"]
     if width != OWN_WIDTH:
         raise Refused(f"{library} builds a {subject.network} of width {OWN_WIDTH} alone, not of width {width}")
     if stem == "standard":
-        return {}
-    first: dict[str, nn.Module] = {"conv1": nn.Conv2d(3, width, 3, 1, 1, bias=False)}
-    return first | ({} if stem == "small-pool" else {"maxpool": nn.Identity()})
+        return []
+    code = f"torch.nn.Conv2d(3, {width}, kernel_size=3, padding=1, bias=False)"
+    first = Change("conv1", code, nn.Conv2d(3, width, kernel_size=3, padding=1, bias=False))
+    return [first] if stem == "small-pool" else [first, _nothing("maxpool")]
 
 
-def _fitted(subject: Subject, library: str, name: str, replaced: dict[str, nn.Module]) -> Building:
-    shapes = {key: value.shape for key, value in subject.encoder.state_dict().items()}
-    for arguments in _arguments(library, subject):
-        network = _create(library, name, arguments)
-        if network is None:
-            continue
-        for path, module in replaced.items():
-            network.set_submodule(path, module)
-        known = {key: value.shape for key, value in network.state_dict().items()}
-        prefix = "" if shapes.keys() <= known.keys() else _common_prefix(shapes)
-        own = {key.removeprefix(prefix): shape for key, shape in shapes.items()}
-        head = _whole_module(network, known.keys() - own.keys())
-        if all(known.get(key) == shape for key, shape in own.items()) and head is not None:
-            left_out: dict[str, nn.Module] = {head: nn.Identity()} if head else {}
-            return Building(library, name, arguments, replaced | left_out, prefix)
-    raise Refused(f"the encoder is not {library}'s {name!r} as it comes: it has other layers")
+def _without_classifier(network: nn.Module, encoder: nn.Module) -> list[Change]:
+    """What of torchvision's head the encoder has: norms and pools before the first layer with classes."""
+    changes = []
+    name = next((name for name in HEADS if hasattr(network, name)), None)
+    if name is not None:
+        head, kept = getattr(network, name), getattr(encoder, name, None)
+        if isinstance(head, nn.Sequential) and isinstance(kept, nn.Sequential):
+            changes.append(Change(name, f"encoder.{name}[:{len(kept)}]", head[: len(kept)]))
+        else:
+            changes.append(_nothing(name))
+    pool = getattr(network, "avgpool", None)
+    if isinstance(pool, nn.AdaptiveAvgPool2d) and pool.output_size not in (1, (1, 1)):
+        changes.append(Change("avgpool", "torch.nn.AdaptiveAvgPool2d(1)", nn.AdaptiveAvgPool2d(1)))
+    return changes
 
 
-def _arguments(library: str, subject: Subject) -> list[dict[str, Any]]:
-    """What to try: some networks of timm are built for pictures of one size."""
-    if library == "torchvision":
-        return [{"weights": None}]
-    return [{"num_classes": 0}, {"num_classes": 0, "img_size": subject.size}]
-
-
-def _create(library: str, name: str, arguments: dict[str, Any]) -> nn.Module | None:
-    create: Callable[..., nn.Module] = (
-        import_module("timm").create_model if library == "timm" else import_module("torchvision.models").get_model
-    )
-    try:
-        return create(name, **arguments)
-    except (TypeError, ValueError, RuntimeError):  # a name or an argument that it does not know
-        return None
-
-
-def _common_prefix(names: Iterable[str]) -> str:
-    """The first part of all names, such as "network.", where it is the same."""
-    first = {name.partition(".")[0] for name in names}
-    return f"{first.pop()}." if len(first) == 1 else ""
-
-
-def _whole_module(network: nn.Module, names: set[str]) -> str | None:
-    """The path of the module whose weights are exactly these: a classifier. "" without any, None if there is none."""
-    if not names:
-        return ""
-    found = (
-        path
-        for path, module in network.named_modules()
-        if path and {f"{path}.{name}" for name in module.state_dict()} == names
-    )
-    return next(found, None)
-
-
-def _place(path: str) -> str:
-    return "encoder" + re.sub(r"\.(\d+)", r"[\1]", f".{path}")
-
-
-def _code(module: nn.Module) -> str:
-    if isinstance(module, nn.Conv2d):
-        numbers = (module.in_channels, module.out_channels, module.kernel_size[0], module.stride[0])
-        return f"torch.nn.Conv2d({', '.join(map(str, numbers))}, {module.padding[0]}, bias=False)"
-    return "torch.nn.Identity()"
+def _nothing(layer: str) -> Change:
+    return Change(layer, "torch.nn.Identity()", nn.Identity())

@@ -56,4 +56,5 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features, averaged over the last map."""
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
-        return self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+        maps: Tensor = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return maps.mean((2, 3))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from msvq.export.subject import Subject
 from msvq.report.records import read_record
@@ -49,12 +49,12 @@ def _from_log(metrics: Any, subject: Subject) -> list[Measured]:
     if not lines:
         return []
     settings = subject.run.config.evaluate
-    name = f"online knn-{settings.knn_k}-t{settings.knn_temp:g}"
+    name = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"
     note = "training pictures whose labels were held out"
     return [Measured(name, subject.data, note, float(lines[-1]["knn_top1_val"]), None)]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 

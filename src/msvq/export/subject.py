@@ -33,6 +33,23 @@ class Subject:
         """The backbone's name, as in the settings: resnet18, torchvision:NAME, timm:NAME, file.py:function."""
         return str(self.backbone["name"])
 
+    @property
+    def method(self) -> str:
+        """The method's name for others to read."""
+        return Path(self.run.config.method_name).name
+
+    @property
+    def title(self) -> str:
+        """The backbone's name for others to read: the folders of a file of one's own are nobody's business."""
+        return Path(self.network).name
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the encoder is msvq's average over the maps of a network that is somebody else's."""
+        return [name for name, _ in self.encoder.named_children()] == ["network"] and "msvq" in type(
+            self.encoder
+        ).__module__.split(".")
+
 
 def read_subject(run: Run, checkpoint: str) -> Subject:
     """The encoder in a checkpoint of a run."""
