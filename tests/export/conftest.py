@@ -22,7 +22,7 @@ MakeRun = Callable[..., msvq.Run]
 
 
 def lively(network: nn.Module) -> nn.Module:
-    """A network whose batch norms have seen something: with means 0 and deviations 1, half its mistakes would not show."""
+    """A network whose batch norms have seen something: with means 0 and deviations 1, mistakes would not show."""
     generator = torch.Generator().manual_seed(0)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
@@ -33,7 +33,7 @@ def lively(network: nn.Module) -> nn.Module:
 
 def make_run(path: Path, *, name: str | None = None, **backbone: Any) -> msvq.Run:
     """A run as it is after training; `name`: of its data."""
-    overrides = ["data.limit=40", "data.size=16", "data.test_size=24", "backbone.stem=small"]
+    overrides = ["data.limit=40", "data.size=16", "data.test_size=32", "backbone.stem=small"]
     overrides += [f"backbone.{key}={value}" for key, value in backbone.items()]
     settings = resolve(data="patterns", overrides=overrides)
     data = open_dataset(settings.data)
@@ -41,7 +41,9 @@ def make_run(path: Path, *, name: str | None = None, **backbone: Any) -> msvq.Ru
     write_text(path / "config.yaml", settings.to_yaml())
     known = {"mean": data.mean, "std": data.std, "data": data.name, "msvq": "0.1.0"}
     write_text(path / "environment.json", json.dumps(known))
-    write_text(path / "metrics.jsonl", json.dumps({"kind": "eval", "step": 7, "epoch": 1, "knn_top1_val": 31.25}) + "\n")
+    write_text(
+        path / "metrics.jsonl", json.dumps({"kind": "eval", "step": 7, "epoch": 1, "knn_top1_val": 31.25}) + "\n"
+    )
     encoder = lively(make_backbone(settings.backbone, data.size))
     save_encoder(path, encoder, settings, data)
     return msvq.load(path)

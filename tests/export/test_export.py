@@ -88,7 +88,7 @@ def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:
     done = export_run(narrow, format="torchscript", out=tmp_path / "x")
     read = {path.name: path.read_text() for path in done.path.iterdir() if path.suffix in (".md", ".json", ".yaml")}
     how = json.loads(read["preprocessor_config.json"])
-    assert (how["size"], how["crop_size"]) == ({"shortest_edge": 24}, {"height": 24, "width": 24})
+    assert (how["size"], how["crop_size"]) == ({"shortest_edge": 32}, {"height": 32, "width": 32})
     assert how["image_mean"] == list(narrow.card["mean"])
     assert json.loads(read["config.json"])["num_features"] == 32
     assert str(narrow.path) not in "".join(read.values())
@@ -134,7 +134,7 @@ def test_nothing_is_left_of_an_export_that_differs(
     (out / "manifest.json").write_text('{"made_by": "msvq export"}')
     with monkeypatch.context() as patch:
         patch.setattr("msvq.export.verify.TOLERANCE", -1.0)
-        with pytest.raises(msvq.BadInput, match="gives other features than the run.*nothing was written"):
+        with pytest.raises(msvq.BadInput, match=r"gives other features than the run.*nothing was written"):
             export_run(narrow, format="torchscript", out=out, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert [path.read_text() for path in out.iterdir()] == ['{"made_by": "msvq export"}']
@@ -148,7 +148,10 @@ def test_nothing_is_left_of_an_export_that_differs(
     [
         (["{tmp}", "--out", "{tmp}/x"], "is not a run"),
         (["{run}", "--out", "{tmp}/x", "--format", "onix"], "unknown format 'onix'; did you mean 'onnx'?"),
-        (["{run}", "--out", "{tmp}/x", "--format", "torchvision"], "of width 64 alone, not of width 4; formats that can"),
+        (
+            ["{run}", "--out", "{tmp}/x", "--format", "torchvision"],
+            "of width 64 alone, not of width 4; formats that can",
+        ),
         (["{run}", "--out", "{tmp}/x", "--format", "timm"], "hold it: safetensors, onnx, torchscript"),
         (["{run}", "--out", "{tmp}/x", "--checkpoint", "best"], "has no best checkpoint"),
         (["{run}", "--out", "{tmp}/x", "--checkpoint", "{tmp}/none.ckpt"], "there is no checkpoint"),

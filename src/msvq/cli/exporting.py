@@ -40,5 +40,6 @@ def export(
         run, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite, display=display
     )
     say = Display(Console()).note
-    say(f"{format}: features differ from the run's by at most {done.max_abs_difference:.2g} (allowed: 0.0001)")
+    allowed = done.manifest["checked"]["tolerance"]
+    say(f"{format}: features differ from the run's by at most {done.max_abs_difference:.2g} (allowed: {allowed:.2g})")
     say(f"export  {done.path}")

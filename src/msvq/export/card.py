@@ -119,11 +119,13 @@ def _preprocessing(subject: Subject, checked: Mapping[str, Any]) -> str:
 
 def _training(subject: Subject) -> str:
     config = subject.run.config
-    chosen = {"data": subject.data, "checkpoint": subject.checkpoint, "step": subject.step}
+    environment = subject.run.environment()
+    chosen = {"data": subject.data, "data fingerprint": environment.get("data_fingerprint")}
+    chosen |= {"checkpoint": subject.checkpoint, "step": subject.step}
     chosen |= {f"backbone.{key}": value for key, value in backbone(subject).items()}
     chosen |= {f"method.{key}": value for key, value in config.method_options.items()}
     chosen |= {f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()}
-    chosen |= {"size of the training pictures": subject.train_size, "msvq": subject.run.environment().get("msvq")}
+    chosen |= {"size of the training pictures": subject.train_size, "msvq": environment.get("msvq")}
     rows = [f"| {escaped(key)} | {escaped(value)} |" for key, value in chosen.items() if value is not None]
     head = ["## Training", "", "`training.yaml` has all settings; these are those of method and training.", ""]
     return "\n".join([*head, "| setting | value |", "|---|---|", *rows])

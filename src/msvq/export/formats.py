@@ -10,7 +10,7 @@ from typing import Any
 
 from msvq.errors import BadInput, unknown
 from msvq.export import network
-from msvq.export.libraries import OWN_WIDTH, Building, Refused, build, library_of
+from msvq.export.libraries import OWN_WIDTH, Building, Misfit, Refused, build, library_of
 from msvq.export.subject import Subject
 from msvq.export.writers import INPUT, ONNX, OUTPUT, SCRIPT, WEIGHTS, write_onnx, write_script, write_weights
 
@@ -112,7 +112,8 @@ def make_plan(name: str, subject: Subject) -> Plan:
     try:
         return check_format(name).plan(subject)
     except Refused as refusal:
-        others = [other for other in FORMATS if other != name and _may_hold(other, subject)]
+        wider = [other for other in FORMATS if other != name and _may_hold(other, subject)]
+        others = ["onnx", "torchscript"] if isinstance(refusal, Misfit) else wider
         raise BadInput(f"{refusal}; formats that can hold it: {', '.join(others)}") from None
 
 
@@ -121,7 +122,7 @@ def _may_hold(name: str, subject: Subject) -> bool:
     if name not in ("torchvision", "timm"):
         return True
     own = subject.network in network.LAYERS and subject.backbone["width"] == OWN_WIDTH
-    return not subject.pooled and (own or library_of(subject.network) == name)
+    return own or library_of(subject.network) == name
 
 
 def _library_plan(subject: Subject, building: Building, hub_library: str) -> Plan:

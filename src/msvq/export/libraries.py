@@ -1,6 +1,7 @@
 """How torchvision and timm build an encoder: which of their networks it is, and what is changed in it."""
 
 import json
+import warnings
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -18,6 +19,10 @@ HEADS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
 
 class Refused(Exception):
     """A format cannot hold the encoder; the text is the reason, which a list of other formats can follow."""
+
+
+class Misfit(Refused):
+    """The encoder is not the network that its name says, so that no library can build it."""
 
 
 class Change(NamedTuple):
@@ -54,7 +59,7 @@ def build(library: str, subject: Subject) -> Building:
     """How the library builds the encoder, or Refused."""
     own = subject.network in LAYERS
     if not own and library_of(subject.network) != library:
-        raise Refused(f"{subject.title} is not a network of {library}")
+        raise Refused(f"{subject.title!r} is not a network of {library}")
     name = subject.network if own else subject.network.partition(":")[2]
     stem = _stem(library, subject) if own else []
     wanted = {key: value.shape for key, value in subject.encoder.state_dict().items()}
@@ -67,7 +72,7 @@ def build(library: str, subject: Subject) -> Building:
             setattr(network, change.layer, change.module)
         if {key: value.shape for key, value in network.state_dict().items()} == wanted:
             return Building(library, name, arguments, changes)
-    raise Refused(f"the encoder is not {library}'s {name!r} as it comes, but has other layers")
+    raise Misfit(f"the encoder is not {library}'s {name!r} as it comes, but has other layers")
 
 
 def _arguments(library: str, size: int) -> list[dict[str, Any]]:
@@ -84,7 +89,9 @@ def _create(library: str, name: str, arguments: dict[str, Any]) -> nn.Module | N
     for part in CREATE[library].split("."):
         create = getattr(create, part)
     try:
-        made = create(name, **arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = create(name, **arguments)
     except (TypeError, ValueError, RuntimeError):  # a name or an argument that it does not know
         return None
     return made if isinstance(made, nn.Module) else None

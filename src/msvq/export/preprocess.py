@@ -11,7 +11,10 @@ from PIL import Image, ImageOps
 def prepare(path: Any) -> Any:
     """The picture in a file, upright, transparency on white: float32 [1, 3, size, size], normalised."""
     how = json.loads((Path(__file__).parent / "preprocessor_config.json").read_text(encoding="utf-8"))
-    picture = ImageOps.exif_transpose(Image.open(path)).convert("RGBA")
+    picture = ImageOps.exif_transpose(Image.open(path))
+    if picture.mode.startswith("I;16"):  # grey in 0..65535
+        picture = Image.fromarray(np.rint(np.asarray(picture) / 257).astype(np.uint8))
+    picture = picture.convert("RGBA")
     picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
     short, size = how["size"]["shortest_edge"], how["crop_size"]["height"]
     width, height = (int(short * side / min(picture.size)) for side in picture.size)

@@ -1,7 +1,7 @@
 """The accuracies that were measured of the very weights that are exported."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 from msvq.export.subject import Subject
@@ -19,10 +19,15 @@ class Measured(NamedTuple):
 
 
 def measured(subject: Subject) -> list[Measured]:
-    """From RUN/eval, and from the log what it says of this step."""
+    """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does."""
     record = read_record(subject.run.path)
-    found = [_of_result(result) for result in record.results if _is_of(result, subject)]
-    return [row for row in found if row is not None] + _from_log(record.metrics, subject)
+    results = [result for result in record.results if _is_of(result, subject)]
+    found = [row for row in map(_of_result, results) if row is not None]
+    own_knn = any(result.get("kind") == "knn" and not result.get("transfer") for result in results)
+    keys = {"knn_top1": "test pictures, measured while training"} if not own_knn else {}
+    keys |= {"knn_top1_val": "training pictures whose labels were held out"}
+    lines = [line for line in record.metrics if line["step"] == subject.step]
+    return found + [row for key, note in keys.items() for row in _from_log(lines, key, note, subject)]
 
 
 def _is_of(result: Mapping[str, Any], subject: Subject) -> bool:
@@ -43,15 +48,11 @@ def _of_result(result: Mapping[str, Any]) -> Measured | None:
     return Measured(str(result["protocol"]), data, ", ".join(notes), float(top1), _number(top5))
 
 
-def _from_log(metrics: Any, subject: Subject) -> list[Measured]:
-    """The online kNN of held-out pictures, which decides which checkpoint is best and is in no file of RUN/eval."""
-    lines = [line for line in metrics if line["step"] == subject.step and _is_number(line.get("knn_top1_val"))]
-    if not lines:
-        return []
-    settings = subject.run.config.evaluate
+def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, subject: Subject) -> list[Measured]:
+    """The online kNN, in the precision of the training."""
+    settings, values = subject.run.config.evaluate, [line[key] for line in lines if _is_number(line.get(key))]
     name = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"
-    note = "training pictures whose labels were held out"
-    return [Measured(name, subject.data, note, float(lines[-1]["knn_top1_val"]), None)]
+    return [Measured(name, subject.data, note, float(values[-1]), None)] if values else []
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

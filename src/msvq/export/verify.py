@@ -19,6 +19,7 @@ from msvq.export import check
 from msvq.export.subject import Subject
 
 TOLERANCE = 1e-4  # of the largest absolute difference of any feature
+SHARE = 0.01  # of the largest feature, if that is less: features near zero would hide any mistake
 BATCHES = (1, 2, 5)
 PATIENCE = 600  # seconds for loading and answering
 
@@ -37,18 +38,23 @@ def verify(folder: Path, subject: Subject) -> dict[str, Any]:
     views = {name: torch.from_numpy(array) for name, array in question.items()}
     for name, pixels in pictures.items():
         views[name] = eval_view(torch.from_numpy(pixels)[None], size=size, mean=subject.mean, std=subject.std)
-    answer = _ask(folder, question, pictures)
     with torch.inference_mode():
-        difference = {name: _distance(subject.encoder(view).numpy(), answer[name]) for name, view in views.items()}
-    largest = max(difference.values())
-    if not largest <= TOLERANCE:
+        expected = {name: subject.encoder(view).numpy() for name, view in views.items()}
+    if not all(np.isfinite(array).all() for array in expected.values()):
+        raise BadInput("the encoder's features are not numbers: its training went astray; take another --checkpoint")
+    answer = _ask(folder, question, pictures)
+    difference = {name: _distance(expected[name], answer[name]) for name in expected}
+    largest, strongest = max(difference.values()), max(float(np.abs(array).max()) for array in expected.values())
+    allowed = min(TOLERANCE, SHARE * strongest)
+    if not largest <= allowed:
         raise BadInput(
-            f"the export gives other features than the run: they differ by up to {largest:.2g}, and {TOLERANCE:g} is "
-            f"allowed; nothing was written: take another --format, and please report it"
+            f"the export gives other features than the run: they differ by up to {largest:.2g}, where they go up to "
+            f"{strongest:.2g} and {allowed:.2g} is allowed; nothing was written, try another --format"
         )
     return {
-        "tolerance": TOLERANCE,
+        "tolerance": allowed,
         "max_abs_difference": largest,
+        "max_abs_feature": strongest,
         "by_batch_size": {str(num): difference[f"batch {num}"] for num in BATCHES},
         "picture_of_the_right_size": difference["picture"],
         "picture_of_another_size": difference["other"],
@@ -83,6 +89,6 @@ def _ask(folder: Path, question: Arrays, pictures: Arrays) -> Arrays:
             raise BadInput(f"the export was not loaded back within {PATIENCE} s; nothing was written") from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-            raise BadInput(f"the export cannot be loaded back; nothing was written: {said[-1]}")
+            raise BadInput(f"the export cannot be loaded back ({said[-1]}); nothing was written, try another --format")
         with np.load(paths[1], allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
