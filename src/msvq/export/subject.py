@@ -46,9 +46,8 @@ class Subject:
     @property
     def pooled(self) -> bool:
         """Whether the encoder is msvq's average over the maps of a network that is somebody else's."""
-        return [name for name, _ in self.encoder.named_children()] == ["network"] and "msvq" in type(
-            self.encoder
-        ).__module__.split(".")
+        ours = type(self.encoder).__module__.startswith("msvq.")
+        return ours and [name for name, _ in self.encoder.named_children()] == ["network"]
 
 
 def read_subject(run: Run, checkpoint: str) -> Subject:
