@@ -18,6 +18,7 @@ ALLOWED = {
     "analyze": {"data", "model", "methods", "train", "evaluate"},
     "report": {"train"},
     "retrieve": {"data", "model", "train", "evaluate", "report", "run", "weights"},
+    "export": {"data", "model", "methods", "train", "evaluate", "report", "run", "weights"},
     "reproduce": {path.stem for path in ROOT.iterdir() if path.stem not in ("cli", "__main__")},  # all but the commands
 }
 

@@ -246,7 +246,7 @@ class Run:
 
         It is loaded back and compared first. Returns the folder.
         """
-        from msvq.export import export_run  # type: ignore[import-not-found, unused-ignore]
+        from msvq.export import export_run
 
         done = export_run(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
         return Path(done.path)

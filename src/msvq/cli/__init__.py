@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from msvq.cli import judging, knowledge, reproducing, retrieving, training
+from msvq.cli import exporting, judging, knowledge, reproducing, retrieving, training
 from msvq.cli.options import Stopped, app
 from msvq.display import printable
 from msvq.errors import BadInput
@@ -19,7 +19,7 @@ from msvq.version import __version__
 __all__ = ["app", "main"]
 
 # Each module registers its commands; the help lists them in the order in which a person needs them.
-MODULES = (training, judging, retrieving, reproducing, knowledge)
+MODULES = (training, judging, retrieving, exporting, reproducing, knowledge)
 app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
 
 UsageError: Any = typer.BadParameter.__base__  # its home differs between the versions of typer

@@ -1,0 +1,177 @@
+"""The model card: README.md with the front matter that model hubs read."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from msvq.data.hub import PREFIX
+from msvq.data.sources import is_path
+from msvq.display import printable
+from msvq.export.folder import backbone
+from msvq.export.formats import Plan
+from msvq.export.results import Measured, measured
+from msvq.export.subject import Subject
+
+# What the hub calls the licences that it knows; another one is "other", with its name beside it.
+LICENCES = (
+    *("unknown", "other", "mit", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "isc", "zlib", "unlicense", "cc0-1.0"),
+    *("cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-4.0", "mpl-2.0"),
+    *("gpl-2.0", "gpl-3.0", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "eupl-1.2", "odbl", "odc-by", "pddl", "openrail"),
+)
+# Of the data sets that msvq knows by name, those whose place on the hub is known to us.
+ON_THE_HUB = {
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "tinyimagenet": "zh-plus/tiny-imagenet",
+}
+LONGEST = 200  # characters of a name
+
+
+def model_card(subject: Subject, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
+    """README.md."""
+    rows = measured(subject)
+    front = yaml.safe_dump(front_matter(subject, plan, rows, format, licence), sort_keys=False, allow_unicode=True)
+    parts = [
+        _opening(subject),
+        _use(format),
+        _preprocessing(subject, checked),
+        _training(subject),
+        _accuracies(rows),
+        _check(format, checked),
+        _licence(licence),
+    ]
+    return f"---\n{front}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def front_matter(subject: Subject, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
+    """What a model hub reads."""
+    method = subject.method
+    learning = "supervised-learning" if method == "supervised" else "self-supervised-learning"
+    tags = dict.fromkeys([learning, "image-encoder", "msvq", slug(method), format])
+    known = licence.lower() in LICENCES
+    values: dict[str, Any] = {
+        "license": licence.lower() if known else "other",
+        **({} if known else {"license_name": slug(licence)}),
+        "library_name": plan.library,
+        "pipeline_tag": "image-feature-extraction",
+        "tags": list(tags),
+    }
+    if (data := _hub_data(subject)) is not None:
+        values["datasets"] = [data]
+    if rows:
+        values["metrics"] = ["accuracy"]
+        results = [_hub_result(row) for row in rows]
+        values["model-index"] = [{"name": slug(subject.run.path.resolve().name), "results": results}]
+    return values
+
+
+def _hub_data(subject: Subject) -> str | None:
+    """The data set's id; a folder of one's own has none, and must not be taken for a data set of that name."""
+    source = subject.run.config.data.source
+    if source.startswith(PREFIX):
+        return "/".join(map(slug, source.removeprefix(PREFIX).split("/")[:2]))
+    return None if is_path(source) else ON_THE_HUB.get(source, slug(source))
+
+
+def _hub_result(row: Measured) -> dict[str, Any]:
+    tops = {"top-1": row.top1, "top-5": row.top5}
+    told = f"{row.protocol}{f' ({row.note})' if row.note else ''}"
+    return {
+        "task": {"type": "image-classification", "name": one_line(told)},
+        "dataset": {"name": one_line(row.data), "type": slug(row.data)},
+        "metrics": [
+            {"type": "accuracy", "name": f"{top} accuracy, percent", "value": round(value, 2)}
+            for top, value in tops.items()
+            if value is not None
+        ],
+    }
+
+
+def _opening(subject: Subject) -> str:
+    method, data = subject.method, subject.data
+    return (
+        f"# {escaped(subject.title)}, trained by {escaped(method)} on {escaped(data)}\n\n"
+        f"An image encoder: pictures of {subject.size} x {subject.size} pixels go in, {subject.feature_dim} features "
+        f"come out. There is no classifier. It was trained and exported with msvq."
+    )
+
+
+def _use(format: str) -> str:
+    return (
+        "## Use\n\n    python example.py picture.jpg\n\n"
+        "prints the shape of the features and the first of them. `example.py` is short, to be copied from; it needs "
+        f"the libraries it imports, not msvq. The format of the weights is {escaped(format)}."
+    )
+
+
+def _preprocessing(subject: Subject, checked: Mapping[str, Any]) -> str:
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (subject.mean, subject.std))
+    return (
+        f"## Preprocessing\n\nThe shorter side is resized to {subject.size} pixels (bilinear, antialiased), the centre "
+        f"square of {subject.size} x {subject.size} cut out; pixels in 0..1, RGB, minus the mean ({mean}), divided by "
+        f"the deviation ({std}). `preprocessor_config.json` says the same, and `preprocess.py` does it with numpy and "
+        f"Pillow. Features of a picture of another size differ from those of `msvq` by at most "
+        f"{checked['picture_of_another_size']:.1g}, as measured on one such picture."
+    )
+
+
+def _training(subject: Subject) -> str:
+    config = subject.run.config
+    environment = subject.run.environment()
+    chosen = {"data": subject.data, "data fingerprint": environment.get("data_fingerprint")}
+    chosen |= {"checkpoint": subject.checkpoint, "step": subject.step}
+    chosen |= {f"backbone.{key}": value for key, value in backbone(subject).items()}
+    chosen |= {f"method.{key}": value for key, value in config.method_options.items()}
+    chosen |= {f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()}
+    chosen |= {"size of the training pictures": subject.train_size, "msvq": environment.get("msvq")}
+    rows = [f"| {escaped(key)} | {escaped(value)} |" for key, value in chosen.items() if value is not None]
+    head = ["## Training", "", "`training.yaml` has all settings; these are those of method and training.", ""]
+    return "\n".join([*head, "| setting | value |", "|---|---|", *rows])
+
+
+def _accuracies(rows: list[Measured]) -> str:
+    if not rows:
+        return "## Accuracies\n\nNone was measured of these weights."
+    lines = ["## Accuracies", "", "| protocol | data | top-1, % | top-5, % | |", "|---|---|---|---|---|"]
+    for row in rows:
+        top5 = "" if row.top5 is None else f"{row.top5:.2f}"
+        lines.append(
+            f"| {escaped(row.protocol)} | {escaped(row.data)} | {row.top1:.2f} | {top5} | {escaped(row.note)} |"
+        )
+    return "\n".join([*lines, "", "Numbers of different protocols or data are not to be compared."])
+
+
+def _check(format: str, checked: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in checked["libraries"].items())
+    batches = ", ".join(checked["by_batch_size"])
+    return (
+        f"## Check\n\nBefore it was called done, this {escaped(format)} export was loaded in a fresh process without "
+        f"msvq ({escaped(versions)}) and compared with the original on random pictures, {batches} at once: no feature "
+        f"differs by more than {checked['max_abs_difference']:.1g}. `manifest.json` has the numbers."
+    )
+
+
+def _licence(licence: str) -> str:
+    if licence.lower() == "unknown":
+        return (
+            "## Licence\n\nUnknown: whoever exported these weights has not said under which licence they may be used. "
+            "Ask before you use them; the pictures they were learned from may have conditions of their own."
+        )
+    return f"## Licence\n\n{escaped(licence)}"
+
+
+def one_line(text: object) -> str:
+    """Text of a run as one line that holds no commands."""
+    return " ".join(printable(str(text)).split())[:LONGEST]
+
+
+def escaped(text: object) -> str:
+    """Text of a run as Markdown that means only itself."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~&!$@^=])", r"\\\1", one_line(text))
+
+
+def slug(text: str) -> str:
+    """A name as model hubs take them: letters, digits, and - . _ within."""
+    return re.sub(r"-{2,}|\.{2,}", "-", re.sub(r"[^A-Za-z0-9._-]+", "-", text)).strip("-._")[:96] or "unnamed"

@@ -1,0 +1,134 @@
+"""`msvq export`: an encoder in a format of other tools, in a folder that model hubs take."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from msvq.data.checksums import hash_files
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.export.card import LONGEST, model_card, one_line
+from msvq.export.folder import backbone, write_folder
+from msvq.export.formats import check_format, make_plan
+from msvq.export.subject import Subject, read_subject
+from msvq.export.verify import verify
+from msvq.run import Run, load
+from msvq.version import __version__
+
+MANIFEST = "manifest.json"
+MAKER = "msvq export"  # by which a manifest of ours is known
+
+
+class Exported(NamedTuple):
+    """A finished export."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def max_abs_difference(self) -> float:
+        """The largest difference from the original of any feature that was compared."""
+        return float(self.manifest["checked"]["max_abs_difference"])
+
+
+def export_run(
+    run: str | Path | Run,
+    *,
+    format: str = "safetensors",
+    out: str | Path,
+    checkpoint: str = "last",
+    licence: str = "unknown",
+    overwrite: bool = False,
+    display: Display | None = None,
+) -> Exported:
+    """Write a run's encoder to the folder `out` in a format of FORMATS, if it gives the same features there.
+
+    The arguments are those of `msvq export`.
+    """
+    display = display or Display()
+    check_format(format)
+    if not licence.strip() or one_line(licence) != licence:
+        raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
+    out = Path(out).expanduser()
+    check_out(out, overwrite=overwrite)
+    run = run if isinstance(run, Run) else load(run)
+    subject = read_subject(run, checkpoint)
+    plan = make_plan(format, subject)
+    with display.task(f"exporting to {format}, and loading it back", 3) as advance, in_place_of(out) as folder:
+        advance(0)
+        write_folder(folder, subject, plan, format=format)
+        advance(1)
+        checked = verify(folder, subject)
+        advance(1)
+        text = model_card(subject, plan, format=format, licence=licence, checked=checked)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        manifest = _manifest(folder, subject, format, licence, checked)
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        advance(1)
+    return Exported(out, manifest)
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Raise if the folder holds something already; nothing but an earlier export is ever replaced."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not _is_export(out):
+        raise BadInput(f"--out {str(out)!r} holds files that are not an export; choose another directory")
+    if not overwrite:
+        raise BadInput(
+            f"--out {str(out)!r} holds an export already; replace it with --overwrite, or choose another directory"
+        )
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / MANIFEST).read_bytes())["made_by"] == MAKER)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+@contextmanager
+def in_place_of(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to write to, which takes its place if all goes well and is gone if not."""
+    place = out.resolve()  # behind a link, the folder that it points to
+    place.parent.mkdir(parents=True, exist_ok=True)
+    mark = uuid4().hex[:8]
+    temporary, old = (place.with_name(f".{place.name}.{mark}.{end}") for end in ("tmp", "old"))
+    temporary.mkdir()
+    try:
+        yield temporary
+        if place.exists():
+            place.rename(old)
+        try:
+            temporary.rename(place)
+        except OSError:
+            if old.exists():
+                old.rename(place)
+            raise
+    finally:
+        for folder in (temporary, old):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _manifest(folder: Path, subject: Subject, format: str, licence: str, checked: dict[str, Any]) -> dict[str, Any]:
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return {
+        "made_by": MAKER,
+        "msvq": __version__,
+        "format": format,
+        "licence": licence,
+        "method": subject.method,
+        "data": one_line(subject.data),
+        "backbone": backbone(subject),
+        "checkpoint": subject.checkpoint,
+        "step": subject.step,
+        "feature_dim": subject.feature_dim,
+        "checked": checked,
+        "sha256": hash_files(files, Display()),
+    }

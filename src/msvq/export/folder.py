@@ -1,0 +1,106 @@
+"""The files beside the encoder that say how to use it: settings for machines, and an example to run."""
+
+import json
+from inspect import getsource
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+
+from msvq.data.sources import is_path
+from msvq.export import preprocess
+from msvq.export.formats import Plan
+from msvq.export.network import LAYERS
+from msvq.export.subject import Subject
+from msvq.export.writers import INPUT
+from msvq.version import __version__
+
+
+def write_folder(folder: Path, subject: Subject, plan: Plan, *, format: str) -> None:
+    """Write all but the model card and the manifest, which tell how the check went."""
+    plan.write(folder)
+    _write_json(folder / "config.json", config(subject, plan, format=format))
+    _write_json(folder / "preprocessor_config.json", preprocessing(subject))
+    (folder / "training.yaml").write_text(training(subject), encoding="utf-8")
+    (folder / "preprocess.py").write_text(getsource(preprocess), encoding="utf-8")
+    (folder / "example.py").write_text(example(plan), encoding="utf-8")
+
+
+def training(subject: Subject) -> str:
+    """training.yaml: the settings of the run, as a recipe, without where things are on somebody's disk."""
+    values = subject.run.config.model_dump(mode="json", exclude={"method_defaults"})
+    source = values["data"]["source"]
+    values["data"] |= {"source": subject.data if is_path(source) else source, "root": None}
+    values["method"]["name"] = subject.method
+    values["backbone"] |= backbone(subject)
+    if values["backbone"].get("init"):
+        values["backbone"]["init"] = Path(values["backbone"]["init"]).name
+    return yaml.safe_dump(values, sort_keys=False)
+
+
+def config(subject: Subject, plan: Plan, *, format: str) -> dict[str, Any]:
+    """config.json: what the encoder is."""
+    return {
+        "model_type": "image-encoder",
+        "format": format,
+        "backbone": backbone(subject),
+        "num_features": subject.feature_dim,
+        "input_size": [3, subject.size, subject.size],
+        "made_by": f"msvq {__version__}",
+        **plan.config,
+    }
+
+
+def backbone(subject: Subject) -> dict[str, Any]:
+    """The backbone's settings that say what network it is."""
+    kept = ("name", "width", "stem") if subject.network in LAYERS else ("name",)
+    return {**{key: subject.backbone[key] for key in kept}, "name": subject.title}
+
+
+def preprocessing(subject: Subject) -> dict[str, Any]:
+    """preprocessor_config.json, in the words of the image processors of model hubs."""
+    return {
+        "image_processor_type": "BitImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": subject.size},
+        "resample": int(Image.Resampling.BILINEAR),  # antialiased, as Pillow's always is
+        "do_center_crop": True,
+        "crop_size": {"height": subject.size, "width": subject.size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(subject.mean),
+        "image_std": list(subject.std),
+    }
+
+
+def example(plan: Plan) -> str:
+    """example.py: the encoder loaded by its library alone, and a picture fed to it."""
+    imports = sorted(
+        {"from preprocess import prepare", *plan.imports}, key=lambda line: (line.startswith("from"), line)
+    )
+    if "import torch" in imports:
+        run = [
+            "with torch.inference_mode():",
+            "    features = encoder(torch.from_numpy(prepare(sys.argv[1])))",
+        ]
+    else:
+        run = [f'features = encoder.run(None, {{"{INPUT}": prepare(sys.argv[1])}})[0]']
+    lines = [
+        '"""Features of a picture, without msvq: python example.py PICTURE"""',
+        "import sys",
+        "from pathlib import Path",
+        "",
+        *imports,
+        "",
+        *plan.lines,
+        *run,
+        "print(tuple(features.shape), features[0, :5].tolist())",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

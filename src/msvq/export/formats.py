@@ -1,0 +1,178 @@
+"""The formats by name: what each writes, how it is loaded, and which encoders it can hold."""
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from msvq.errors import BadInput, unknown
+from msvq.export import network
+from msvq.export.libraries import OWN_WIDTH, Building, Misfit, Refused, build, library_of
+from msvq.export.subject import Subject
+from msvq.export.writers import INPUT, ONNX, OUTPUT, SCRIPT, WEIGHTS, write_onnx, write_script, write_weights
+
+CODE = "own_backbone"  # the module that a backbone of one's own becomes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an encoder is written in a format, and the Python lines that load it as `encoder`."""
+
+    write: Callable[[Path], None]  # into a folder
+    imports: tuple[str, ...]
+    lines: tuple[str, ...]
+    library: str  # what a model hub calls the library that loads it
+    config: dict[str, Any] = field(default_factory=dict)  # what config.json has besides the usual
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: its plan, the libraries it takes, and the extra of msvq that installs them."""
+
+    plan: Callable[[Subject], Plan]
+    needs: tuple[str, ...] = ()
+    extra: str = ""
+
+
+def safetensors_plan(subject: Subject) -> Plan:
+    """Weights under msvq's own names, and the code of the network or the library that has it."""
+    if (library := library_of(subject.network)) is not None:
+        return _library_plan(subject, build(library, subject), "safetensors")
+    if subject.network in network.LAYERS:
+        name, code = "network", inspect.getsource(network)
+        width, stem = subject.backbone["width"], subject.backbone["stem"]
+        wanted, made = "ResNet", [f"encoder = ResNet({subject.network!r}, width={width}, stem={stem!r})"]
+    else:
+        file, _, wanted = subject.network.rpartition(":")
+        name, code = CODE, Path(file).read_text(encoding="utf-8")
+        made = _own_lines(subject, wanted, code)
+
+    def write(folder: Path) -> None:
+        write_weights(subject, folder)
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+
+    imports = ("import torch", f"from {name} import {wanted}", "from safetensors.torch import load_file")
+    return Plan(write, imports, (*made, _filling(), "encoder.eval()"), "safetensors")
+
+
+def torchvision_plan(subject: Subject) -> Plan:
+    """Weights for torchvision's own network; its classifier is left out, a small stem put in."""
+    return _library_plan(subject, build("torchvision", subject), "torchvision")
+
+
+def timm_plan(subject: Subject) -> Plan:
+    """A folder that `timm.create_model("local-dir:...")` opens; with a small stem, two lines more are needed."""
+    building = build("timm", subject)
+    if building.changes:
+        return _library_plan(subject, building, "pytorch")  # a hub would offer timm's one line, which does not do here
+    made = 'encoder = timm.create_model(f"local-dir:{Path(__file__).parent}", pretrained=True).eval()'
+    imports = ("import timm", "import torch")
+    return Plan(
+        lambda folder: write_weights(subject, folder), imports, (made,), "timm", _timm_config(subject, building)
+    )
+
+
+def onnx_plan(subject: Subject) -> Plan:
+    """One file for ONNX Runtime and all that reads ONNX, for any number of pictures at once."""
+    made = f'encoder = onnxruntime.InferenceSession(Path(__file__).parent / "{ONNX}")'
+    tensors = {"input": {"name": INPUT}, "output": {"name": OUTPUT}}
+    return Plan(lambda folder: write_onnx(subject, folder), ("import onnxruntime",), (made,), "onnx", tensors)
+
+
+def torchscript_plan(subject: Subject) -> Plan:
+    """One file that `torch.jit.load` opens without any code of the network."""
+    made = f'encoder = torch.jit.load(Path(__file__).parent / "{SCRIPT}")'
+    return Plan(lambda folder: write_script(subject, folder), ("import torch",), (made,), "pytorch")
+
+
+FORMATS: Mapping[str, Format] = {
+    "safetensors": Format(safetensors_plan),
+    "torchvision": Format(torchvision_plan),
+    "timm": Format(timm_plan, ("timm",), "timm"),
+    "onnx": Format(onnx_plan, ("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "torchscript": Format(torchscript_plan),
+}
+
+
+def check_format(name: str) -> Format:
+    """The format of that name, with everything it needs installed."""
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS)
+    missing = [library for library in FORMATS[name].needs if find_spec(library) is None]
+    if missing:
+        raise BadInput(f"--format {name} needs {missing[0]}; pip install 'msvq[{FORMATS[name].extra}]' gives it")
+    return FORMATS[name]
+
+
+def make_plan(name: str, subject: Subject) -> Plan:
+    """How the encoder is written in a format; one that cannot hold it is refused, with those that can."""
+    try:
+        return check_format(name).plan(subject)
+    except Refused as refusal:
+        wider = [other for other in FORMATS if other != name and _may_hold(other, subject)]
+        others = ["onnx", "torchscript"] if isinstance(refusal, Misfit) else wider
+        raise BadInput(f"{refusal}; formats that can hold it: {', '.join(others)}") from None
+
+
+def _may_hold(name: str, subject: Subject) -> bool:
+    """Whether the format can hold the encoder, as far as its name and width tell."""
+    if name not in ("torchvision", "timm"):
+        return True
+    own = subject.network in network.LAYERS and subject.backbone["width"] == OWN_WIDTH
+    return own or library_of(subject.network) == name
+
+
+def _library_plan(subject: Subject, building: Building, hub_library: str) -> Plan:
+    imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
+    lines = (*building.lines(), _filling(), "encoder.eval()")
+    return Plan(lambda folder: write_weights(subject, folder), imports, lines, hub_library)
+
+
+def _filling() -> str:
+    return f'encoder.load_state_dict(load_file(Path(__file__).parent / "{WEIGHTS}"))'
+
+
+def _own_lines(subject: Subject, function: str, code: str) -> list[str]:
+    """The encoder made by a function of one's own, which may take the size and may leave maps to be averaged."""
+    call = f"{function}({f'size={subject.train_size}' if _takes_size(code, function) else ''})"
+    if not subject.pooled:
+        return [f"encoder = {call}"]
+    return [
+        "encoder = torch.nn.Sequential()",
+        f'encoder.add_module("network", {call})',
+        "encoder.append(torch.nn.AdaptiveAvgPool2d(1)).append(torch.nn.Flatten())",
+    ]
+
+
+def _takes_size(code: str, function: str) -> bool:
+    """Whether a function, or the constructor of a class, has a keyword `size`; the code is read and not run."""
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
+            made = [inner for inner in ast.walk(node) if isinstance(inner, ast.FunctionDef)]
+            arguments = next((one.args for one in made if one.name in (function, "__init__")), None)
+            return arguments is not None and "size" in [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
+    return False
+
+
+def _timm_config(subject: Subject, building: Building) -> dict[str, Any]:
+    """What timm reads of config.json to build the network, and to resize and normalise its pictures."""
+    more = {key: value for key, value in building.arguments.items() if key != "num_classes"}
+    return {
+        "architecture": building.name.partition(".")[0],
+        "num_classes": 0,
+        **({"model_args": more} if more else {}),
+        "pretrained_cfg": {
+            "num_classes": 0,
+            "input_size": [3, subject.size, subject.size],
+            "fixed_input_size": list(more) == ["img_size"],
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "center",
+            "mean": list(subject.mean),
+            "std": list(subject.std),
+            "custom_load": False,
+        },
+    }

@@ -1,0 +1,65 @@
+"""An encoder, written to a file that other tools read."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from msvq.export.subject import Subject
+
+WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
+INPUT, OUTPUT = "pixel_values", "features"
+
+
+def write_weights(subject: Subject, folder: Path) -> None:
+    """Weights under the encoder's own names, which are torchvision's and timm's where the network is."""
+    state = subject.encoder.state_dict()
+    # Copies: safetensors takes no two tensors that share memory.
+    content = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+    (folder / WEIGHTS).write_bytes(save(content, {"format": "pt"}))
+
+
+def write_onnx(subject: Subject, folder: Path) -> None:
+    """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
+    with _quiet():
+        torch.onnx.export(
+            subject.encoder,
+            (_pictures(subject),),
+            folder / ONNX,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+
+
+def write_script(subject: Subject, folder: Path) -> None:
+    """One file with the network's steps and weights."""
+    with _quiet(), torch.no_grad():
+        torch.jit.trace(subject.encoder, _pictures(subject)).save(str(folder / SCRIPT))
+
+
+def _pictures(subject: Subject) -> Tensor:
+    """Two, to follow the computation with: of one, an exporter would make a fixed number."""
+    return torch.rand(2, 3, subject.size, subject.size)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters tell of deprecations and of their steps; what counts is whether the result is the same."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

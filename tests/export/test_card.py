@@ -1,0 +1,88 @@
+"""The model card: front matter that a hub's own reader takes, and text of a run that stays text."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+import msvq
+from msvq.export.card import escaped, model_card, slug
+from msvq.export.folder import config, example, training
+from msvq.export.formats import make_plan
+from msvq.export.subject import Subject, read_subject
+
+HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
+CHECKED: dict[str, Any] = {
+    "picture_of_another_size": 1e-6,
+    "max_abs_difference": 2e-6,
+    "by_batch_size": {"1": 1e-6},
+    "libraries": {"python": "3.11"},
+}
+
+
+@pytest.fixture
+def hostile(narrow: msvq.Run) -> Subject:
+    """Names that try to be something else, wherever a name comes from a run."""
+    folder = narrow.path / "eval"
+    folder.mkdir(exist_ok=True)
+    result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": None, "class_names": [HOSTILE]}
+    (folder / "hostile.json").write_text(json.dumps(result))
+    return replace(read_subject(narrow, "last"), data=HOSTILE)
+
+
+def test_hostile_names_stay_names(hostile: Subject) -> None:
+    plan = make_plan("torchscript", hostile)
+    text = model_card(hostile, plan, format="torchscript", licence="<b>mine</b>", checked=CHECKED)
+    assert text.count("\n---\n") == 1
+    read: Any = ModelCard(text)  # by the hub's own reader
+    front = read.data.to_dict()
+    assert (front["license"], front["license_name"]) == ("other", "b-mine-b")
+    assert slug(HOSTILE) in [one["dataset"]["type"] for one in front["model-index"][0]["results"]]
+    body = text.split("\n---\n")[1]
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "<script>" not in body and r"\<script\>" in body
+    assert "[y](http" not in body and "{{" not in body
+    lines = [line for line in body.splitlines() if "alert" in line]
+    assert all(line.startswith(("# resnet18", "| ")) for line in lines)
+    rows = [line for line in lines if line.startswith("| x")]
+    assert [row.replace("\\|", "").count("|") for row in rows] == [6]
+    assert yaml.safe_load(training(hostile))["data"]["source"] == "patterns"
+    assert json.loads(json.dumps(config(hostile, plan, format="torchscript")))["backbone"]["name"] == "resnet18"
+    (hostile.run.path / "eval" / "hostile.json").unlink()
+
+
+def test_a_folder_of_ones_own_is_no_data_set_of_the_hub(narrow: msvq.Run, tmp_path: Path) -> None:
+    subject = read_subject(narrow, "last")
+    plan = make_plan("torchscript", subject)
+    front = model_card(subject, plan, format="torchscript", licence="MIT", checked=CHECKED).split("---\n")[1]
+    assert yaml.safe_load(front)["license"] == "mit"
+    own = msvq.load(narrow.path)
+    source = str(tmp_path / "private pictures")
+    own.config = own.config.model_copy(update={"data": own.config.data.model_copy(update={"source": source})})
+    subject = replace(subject, run=own, data="private pictures")
+    text = model_card(subject, plan, format="torchscript", licence="mit", checked=CHECKED)
+    assert "datasets" not in yaml.safe_load(text.split("---\n")[1])
+    assert str(tmp_path) not in text + training(subject)
+    assert yaml.safe_load(training(subject))["data"]["source"] == "private pictures"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a b/c", "a-b-c"), ("..", "unnamed"), ("", "unnamed"), ("a--b..c", "a-b-c"), ("cifar10", "cifar10")],
+)
+def test_slugs_are_names_that_hubs_take(text: str, expected: str) -> None:
+    assert slug(text) == expected
+
+
+def test_escaped_text_is_one_line() -> None:
+    assert escaped("a\n\n| b_c") == r"a \| b\_c"
+    assert len(escaped("a" * 1000)) == 200
+
+
+def test_the_example_is_short(narrow: msvq.Run) -> None:
+    text = example(make_plan("torchscript", read_subject(narrow, "last")))
+    assert len([line for line in text.splitlines() if line]) <= 10
