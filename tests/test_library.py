@@ -1,6 +1,5 @@
 """A run judges, analyses and shows itself: the same as the commands, with typed results."""
 
-import importlib.util
 import pickle
 import re
 import shutil
@@ -59,7 +58,6 @@ def test_a_report_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
         run.report(tmp_path)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("msvq.export") is None, reason="msvq.export is not there")
 def test_an_export_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
     with pytest.raises(msvq.BadInput, match="unknown format"):
         run.export("no such format", tmp_path / "x")
