@@ -13,6 +13,7 @@ import msvq
 from docs.reference_settings import PLAIN, code, methods_page, prose, recipes_page, settings_page, table, type_words
 from docs.source_reading import comments_of, definition, signature
 from msvq.cli import app
+from msvq.run import Embedded
 
 # Beside what `import msvq` gives: the parts that a method or a loop of one's own is made of.
 PARTS = (
@@ -71,7 +72,8 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> list[str]:
     value = type_words(kind).removesuffix(" or null")
     if isinstance(info, ArgumentInfo):
         return [f"`{info.metavar or parameter.name.upper()}`", value, default, prose(told)]
-    names = ", ".join(info.param_decls or (f"--{parameter.name.replace('_', '-')}",))
+    written = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)]
+    names = ", ".join(written or [f"--{parameter.name.replace('_', '-')}"])
     if value == PLAIN[bool]:
         return [f"`{names}`", "-", "-", prose(told)]
     return [f"`{names}`", f"`{info.metavar}`" if info.metavar else value, default.replace("`null`", "-"), prose(told)]
@@ -88,6 +90,7 @@ def api_page() -> str:
         thing = getattr(msvq, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             parts += _described(thing, f"msvq.{name}")
+    parts += _described(Embedded, "Embedded")
     for module in map(importlib.import_module, PARTS):
         parts.append(f"## {module.__name__}\n\n{prose(inspect.getdoc(module) or '')}\n")
         for name, thing in vars(module).items():

@@ -1,6 +1,7 @@
 """The reference of settings, methods and recipes, made from their types, defaults and comments."""
 
 import inspect
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -11,19 +12,21 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from docs.keywords import KEYWORDS
 from docs.source_reading import comments_of
 from msvq.config import Settings, recipe_names
 from msvq.methods import METHODS
 from msvq.methods.overview import overview
 from msvq.protocols import PROTOCOLS
 
+SPECIFICATION = re.compile(r" \([^()]*methods\.md[^()]*\)")  # chapters of a text that is no part of the site
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path", type(None): "null"}
 LIMITS = {"ge": "from", "gt": "above", "le": "to", "lt": "below", "min_length": "at least"}
 
 
 def prose(text: str) -> str:
     """Words of the source as Markdown: what looks like a tag is none; what stands in backticks stays as it is."""
-    parts = text.split("`")
+    parts = SPECIFICATION.sub("", text).split("`")
     parts[::2] = [part.replace("&", "&amp;").replace("<", "&lt;").replace("*", "\\*") for part in parts[::2]]
     return "`".join(parts)
 
@@ -87,7 +90,8 @@ def section_rows(kind: type[BaseModel], path: str, default: BaseModel | None = N
             rows += section_rows(type(value), f"{path}{key}.", value)
         else:
             words = type_words(field.annotation, field.metadata)
-            rows.append([f"`{path}{key}`", words, code(value), prose(comments.get(key, ""))])
+            told = comments.get(key, "").replace("None:", "null:")
+            rows.append([f"`{path}{key}`", words, code(value), prose(told)])
     return rows
 
 
@@ -137,11 +141,11 @@ def methods_page() -> str:
     ]
     for name, kind in METHODS.items():
         keywords = [
-            [f"`method.{key}`", type_words(annotation), code(value)]
+            [f"`method.{key}`", type_words(annotation), code(value), KEYWORDS.get(key, "")]
             for key, (annotation, value) in kind.hyperparameters().items()
         ]
         about = f"{kind.title}, {kind.paper}. {prose(inspect.getdoc(kind) or '')}"
-        parts.append(f"## {name}\n\n{about}\n\n" + table(HEADER[:3], keywords))
+        parts.append(f"## {name}\n\n{about}\n\n" + table(HEADER, keywords))
     return "\n".join(parts)
 
 
