@@ -1,4 +1,4 @@
-"""What mkdocs does besides: it makes the reference from the code, and turns links to files of the repository into names.
+"""What mkdocs does besides: it makes the reference from the code, and turns links to the repository into names.
 
 The pages are read in two places. On a code-hosting page a link such as `../src/msvq/run.py` leads to the file; the site
 holds no such file, so its name is left. A file that is not there is a warning, which ends a strict build.
@@ -14,9 +14,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "src")]  # this checkout's own code is what the reference is about
-
-from docs.reference import PAGES
+sys.path.insert(0, str(ROOT / "src"))  # this checkout's own code is what the reference is about
+sys.path.insert(0, str(ROOT))
 
 LINK = re.compile(r"\[(?P<words>[^\]]+)\]\((?P<target>\.\./[^)#\s]+)\)")
 NEEDS = re.compile(r"^<!-- needs: (?P<what>.+?) -->$", re.MULTILINE)
@@ -25,6 +24,8 @@ log = logging.getLogger("mkdocs.plugins.msvq")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code."""
+    from docs.reference import PAGES
+
     for path, make in PAGES.items():
         files.append(File.generated(config, path, content=make()))
     return files

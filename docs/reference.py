@@ -82,8 +82,8 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> list[str]:
 def api_page() -> str:
     """What `import msvq` gives, and the parts for a loop or a method of one's own."""
     parts = [
-        "# Python\n\nWhat `import msvq` gives, and below it the parts that methods are made of. Signatures and words are "
-        "those of the code.\n",
+        "# Python\n\nWhat `import msvq` gives, and below it the parts that methods are made of. Signatures and words "
+        "are those of the code.\n",
         "## msvq\n",
     ]
     for name in msvq.__all__:

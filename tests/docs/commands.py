@@ -86,7 +86,7 @@ def commands_in(text: str, page: str) -> list[Command]:
             joined += line.removesuffix("\\")
             if line.endswith("\\"):
                 continue
-            written, _, comment = joined.strip().removeprefix("$ ").partition(" #")
+            written, _, comment = " ".join(joined.removeprefix("$ ").split()).partition(" #")
             joined = ""
             program = written.split(" ")[0].removeprefix(".venv/bin/")
             if program in PROGRAMS and block.language in ("", "bash", "sh", "console", "shell"):
@@ -95,7 +95,7 @@ def commands_in(text: str, page: str) -> list[Command]:
 
 
 def _told(written: str, comment: str) -> str:
-    if "--download" in written.split():
+    if "--download" in written.split() or " -m pip install " in written:
         return "a download"
     return comment.strip() if HOW_LONG.search(comment) else ""
 
@@ -104,7 +104,11 @@ def mentioned_in(text: str, page: str) -> list[Command]:
     """Commands in backticks within sentences; they may leave out what is needed to run."""
     plain = re.sub(r"(?ms)^ {0,3}```.*?^ {0,3}```", lambda block: "\n" * block[0].count("\n"), text)
     return [
-        Command(" ".join(found[1].split()), page, plain[: found.start()].count("\n") + 1)
+        Command(
+            " ".join("1" if word == "N" else word for word in found[1].split()),
+            page,
+            plain[: found.start()].count("\n") + 1,
+        )
         for found in re.finditer(r"`(msvq [a-z]+[^`]*)`", plain)
     ]
 
@@ -211,5 +215,5 @@ def _check(parsed: Parsed, *, whole: bool) -> None:
             assign(settings, *parse_assignment(text))
         kind.model_validate(settings)
     elif parsed.name == "reproduce" and values["name"] is not None:
-        lists = {key: (values[key] or "").split(",") if values[key] else None for key in ("datasets", "methods")}
-        prepare(values["name"], scale=values["scale"], seeds=values["seeds"], linear=values["linear"], **lists)
+        datasets, methods = (values[key].split(",") if values[key] else None for key in ("datasets", "methods"))
+        prepare(values["name"], scale=values["scale"], datasets=datasets, methods=methods, seeds=values["seeds"])

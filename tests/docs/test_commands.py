@@ -1,4 +1,4 @@
-"""Every command in README.md and docs/ is understood, and is run: here, in a test that is named, or it says what it needs.
+"""Every command in README.md and docs/ is understood, and is run, here or in a test that is named, or says its needs.
 
 Where a command trains, settings that make it small are put behind it; `photos` is a folder of 90 little pictures; a run
 that a page takes for granted is a small one. Nothing else differs from what a reader types.
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from docs.reference import commands_page
 from PIL import Image
+from tests.docs.commands import ROOT, Command, blocks, commands_in, mentioned_in, problem
 
 import msvq
-from docs.reference import commands_page
 from msvq.cli import main
 from msvq.data.patterns import make_patterns
 from msvq.methods import METHODS
-from tests.docs.commands import ROOT, Command, blocks, commands_in, mentioned_in, problem
 
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
@@ -38,8 +38,7 @@ ELSEWHERE = {
     "make lint": "Makefile::lint",
     "make faults": "tests/test_faults.py::test_",
     "msvq demo": "tests/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
-    "msvq reproduce linear --scale smoke": "tests/reproduce/test_sweep.py::test_a_sweep_is_killed_half_way_and_continued",
-    "pytest tests/methods/test_golden.py --update-golden": "tests/methods/test_golden.py::test_",
+    "msvq reproduce linear --scale smoke": "tests/reproduce/test_sweep.py::test_a_sweep_is_killed",
 }
 MAY_FIND_SOMETHING = ("doctor",)  # exit code 1: something was found
 
@@ -175,7 +174,7 @@ def test_a_mistake_in_a_page_is_noticed(line: str, why: str) -> None:
 def test_a_mistake_in_a_sentence_is_noticed() -> None:
     right, wrong = mentioned_in("Try `msvq analyze --checkpoint best` or\n`msvq bench --widht 3`.", "page")
     assert problem(right, whole=False) == ""
-    assert problem(wrong, whole=False) == "No such option: --widht"
+    assert problem(wrong, whole=False).startswith("No such option: --widht")
     assert wrong.line == 2
 
 
@@ -197,7 +196,7 @@ Text.
     found = commands_in(text, "page")
     assert [(command.text, command.line, command.needs) for command in found] == [
         ("msvq bench", 4, "a GPU"),
-        ("msvq plan         --steps 4", 6, "a GPU"),
+        ("msvq plan --steps 4", 6, "a GPU"),
         ("msvq bench --json", 11, ""),
         ("msvq plan", 12, "some forty minutes"),
         ("msvq doctor --data cifar10 --download", 13, "a download"),

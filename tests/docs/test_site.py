@@ -6,16 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from docs.keywords import KEYWORDS
 from docs.reference import PAGES as REFERENCE
 from docs.source_reading import comments_of
+from tests.docs.commands import ROOT, Command, problem
+
 from msvq.cli import app
 from msvq.config import Settings, recipe_names
 from msvq.methods import METHODS
 from msvq.protocols import PROTOCOLS
 from msvq.settings import Section
-from tests.docs.commands import ROOT, UsageError, parse
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'msvq[docs]' gives it")
 
@@ -78,10 +78,7 @@ def test_the_reference_has_every_command_and_its_options_are_real() -> None:
         options = re.findall(r"^\| `(--[\w-]+)", part, re.MULTILINE)
         assert len(options) == len(set(options))
         for option in options:
-            try:
-                parse([name, option])
-            except UsageError as error:
-                assert "No such option" not in error.format_message(), f"msvq {name} {option}"
+            assert "No such option" not in problem(Command(f"msvq {name} {option}", "reference", 0), whole=False)
 
 
 def test_the_reference_has_every_setting_method_and_recipe() -> None:
