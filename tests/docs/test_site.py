@@ -10,6 +10,7 @@ from docs.keywords import KEYWORDS
 from docs.reference import PAGES as REFERENCE
 from docs.source_reading import comments_of
 from tests.docs.commands import ROOT, Command, problem
+from tests.report.browser import Browser, find_chromium
 
 from msvq.cli import app
 from msvq.config import Settings, recipe_names
@@ -115,3 +116,19 @@ def test_every_setting_and_keyword_is_told_in_words() -> None:
 def test_links_of_the_repositorys_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         assert "://" in target or (ROOT / target).exists(), target
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium to read the site with")
+def test_pages_and_search_work_from_disk(site: Path) -> None:
+    program = find_chromium()
+    assert program is not None
+    with Browser(program) as browser:
+        browser.open(site / "reference" / "commands.html", width=1300)
+        browser.wait_for("document.querySelector('iframe')")
+        browser.evaluate("document.querySelector('input.md-search__input').focus()")
+        for letter in "collapse":
+            browser.send("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter)
+            browser.send("Input.dispatchKeyEvent", type="keyUp", key=letter)
+        browser.wait_for("document.querySelectorAll('.md-search-result__item').length > 2")
+        assert browser.errors == []
+        assert [url for url in browser.requests if not url.startswith(("file:", "data:", "about:"))] == []
