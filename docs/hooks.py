@@ -14,9 +14,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))  # this checkout's own code is what the reference is about
-sys.path.insert(0, str(ROOT))
-
 LINK = re.compile(r"\[(?P<words>[^\]]+)\]\((?P<target>\.\./[^)#\s]+)\)")
 NEEDS = re.compile(r"^<!-- needs: (?P<what>.+?) -->$", re.MULTILINE)
 log = logging.getLogger("mkdocs.plugins.msvq")
@@ -24,6 +21,7 @@ log = logging.getLogger("mkdocs.plugins.msvq")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from the code."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]  # this checkout's own code is what the reference is about
     from docs.reference import PAGES
 
     for path, make in PAGES.items():

@@ -86,7 +86,8 @@ def typed(command: Command) -> list[str]:
     words = command.words
     words = words[words.index("msvq") + 1 :]
     goes_on = {"--resume", "--auto-resume"} & set(words)
-    return [*words, *([] if goes_on else BEHIND.get(words[0], []))]
+    queue = ["--set", "method.queue_size=64"] if words[0] == "pretrain" and "--method" not in words else []
+    return [*words, *([] if goes_on else [*BEHIND.get(words[0], []), *queue])]
 
 
 def run(command: Command, here: Path) -> int:
@@ -127,7 +128,8 @@ def test_every_piece_of_python_runs(page: str, here: Path, monkeypatch: pytest.M
     pretrain = msvq.pretrain
 
     def small(*, epochs: int = 1, overrides: tuple[str, ...] = (), **options: Any) -> msvq.Run:
-        return pretrain(epochs=1, overrides=[*overrides, *SMALL], overwrite=True, **options)
+        queue = [] if "method" in options else ["method.queue_size=64"]
+        return pretrain(epochs=1, overrides=[*overrides, *SMALL, *queue], overwrite=True, **options)
 
     monkeypatch.setattr(msvq, "pretrain", small, raising=False)
     names: dict[str, Any] = {"images": make_patterns(3, seed=2)[0]}
