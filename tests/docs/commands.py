@@ -77,21 +77,23 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def commands_in(text: str, page: str) -> list[Command]:
-    """The commands in a page's blocks; a line that ends with a backslash goes on."""
-    found = []
-    for block in blocks(text):
-        joined, start = "", block.line
-        for number, line in enumerate(block.lines, block.line):
-            start = number if not joined else start
-            joined += line.removesuffix("\\")
-            if line.endswith("\\"):
-                continue
-            written, _, comment = " ".join(joined.removeprefix("$ ").split()).partition(" #")
-            joined = ""
-            program = written.split(" ")[0].removeprefix(".venv/bin/")
-            if program in PROGRAMS and block.language in ("", "bash", "sh", "console", "shell"):
-                found.append(Command(written.strip(), page, start, block.needs or _told(written, comment)))
-    return found
+    """The commands in a page's blocks."""
+    return [command for block in blocks(text) for command in commands_of(block, page)]
+
+
+def commands_of(block: Block, page: str) -> Iterator[Command]:
+    """The commands of a block; a line that ends with a backslash goes on."""
+    joined, start = "", block.line
+    for number, line in enumerate(block.lines, block.line):
+        start = number if not joined else start
+        joined += line.removesuffix("\\")
+        if line.endswith("\\"):
+            continue
+        written, _, comment = " ".join(joined.removeprefix("$ ").split()).partition(" #")
+        joined = ""
+        program = written.split(" ")[0].removeprefix(".venv/bin/")
+        if program in PROGRAMS and block.language in ("", "bash", "sh", "console", "shell"):
+            yield Command(written.strip(), page, start, block.needs or _told(written, comment))
 
 
 def _told(written: str, comment: str) -> str:
@@ -160,7 +162,8 @@ def problem(command: Command, *, whole: bool = True) -> str:
         _check(parse(words), whole=whole)
     except (BadInput, UsageError, ValueError) as error:
         said = error.format_message() if isinstance(error, UsageError) else str(error)
-        return "" if not whole and said.startswith("Missing ") else said
+        left_out = said.startswith("Missing ") or "requires an argument" in said
+        return "" if left_out and not whole else said
     return ""
 
 

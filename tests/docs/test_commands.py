@@ -1,7 +1,8 @@
 """Every command in README.md and docs/ is understood, and is run, here or in a test that is named, or says its needs.
 
-Where a command trains, settings that make it small are put behind it; `photos` is a folder of 90 little pictures; a run
-that a page takes for granted is a small one. Nothing else differs from what a reader types.
+Each page is followed from top to bottom in a folder of its own, with its pieces of Python. Where a command trains,
+settings that make it small are put behind it; `photos` is a folder of 90 little pictures, and any other picture that is
+named is one of them; a run that a page takes for granted is a small one. Nothing else differs from what a reader types.
 """
 
 import re
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from docs.reference import commands_page
 from PIL import Image
-from tests.docs.commands import ROOT, Command, blocks, commands_in, mentioned_in, problem
+from tests.docs.commands import ROOT, Command, blocks, commands_in, commands_of, mentioned_in, problem
 
 import msvq
 from msvq.cli import main
@@ -69,34 +70,55 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(place)
-    return place
+def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, for one page."""
+    shutil.copytree(place, tmp_path / "checkout", symlinks=True)
+    monkeypatch.chdir(tmp_path / "checkout")
+    return tmp_path / "checkout"
 
 
 def take_for_granted(text: str, here: Path) -> None:
-    """Let every run be there that is named."""
+    """Let every run and picture be there that is named."""
     for name in re.findall(r"\bruns/[\w-]+", text):
         if not (here / name).exists():
             shutil.copytree(here / "runs" / "small", here / name)
+    for name in re.findall(r"[\w-]+\.(?:jpg|png)\b", text):
+        if not (here / name).exists():
+            shutil.copy(here / "photos" / "kind0" / "00.png", here / name)
 
 
 def typed(command: Command) -> list[str]:
     """The words for `main`, small where it trains."""
     words = command.words
     words = words[words.index("msvq") + 1 :]
-    goes_on = {"--resume", "--auto-resume"} & set(words)
-    queue = ["--set", "method.queue_size=64"] if words[0] == "pretrain" and "--method" not in words else []
-    return [*words, *([] if goes_on else [*BEHIND.get(words[0], []), *queue])]
+    if {"--resume", "--auto-resume"} & set(words):
+        return words
+    behind = BEHIND.get(words[0], [])
+    if words[0] == "pretrain" and "--method" not in words:
+        behind = [*behind, "--set", "method.queue_size=64"]
+    return [*words, *behind]
 
 
 def run(command: Command, here: Path) -> int:
     words = typed(command)
-    if words[0] != "pretrain" or "--resume" in words or "--auto-resume" in words:
-        take_for_granted(command.text, here)
+    begins = words[0] == "pretrain" and "--overwrite" in words
+    take_for_granted(command.text.replace(words[words.index("--out") + 1], "") if begins else command.text, here)
     with pytest.raises(SystemExit) as ended:
         main(words)
     return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def python(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names that a page's Python has from the start; training is small."""
+    pretrain = msvq.pretrain
+
+    def small(*, epochs: int = 1, overrides: tuple[str, ...] = (), **options: Any) -> msvq.Run:
+        queue = [] if "method" in options else ["method.queue_size=64"]
+        return pretrain(epochs=1, overrides=[*overrides, *SMALL, *queue], overwrite=True, **options)
+
+    monkeypatch.setattr(msvq, "pretrain", small, raising=False)
+    return {"images": make_patterns(3, seed=2)[0]}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -112,31 +134,21 @@ def test_the_examples_of_the_help_are_understood() -> None:
     assert [str(command) for command in found if problem(command)] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands_in(TEXTS[page], page)])
-def test_every_command_runs_or_says_what_it_needs(page: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in commands_in(TEXTS[page], page):
-        if command.needs or command.text in ELSEWHERE:
-            continue
-        assert command.words[0] in ("msvq", "torchrun"), f"{command}\nis not run: say what it needs"
-        code = run(command, here)
-        said = capsys.readouterr()
-        assert code == 0 or (code == 1 and typed(command)[0] in MAY_FIND_SOMETHING), f"{command}\n{said.err}"
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in TEXTS[page]])
-def test_every_piece_of_python_runs(page: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretrain = msvq.pretrain
-
-    def small(*, epochs: int = 1, overrides: tuple[str, ...] = (), **options: Any) -> msvq.Run:
-        queue = [] if "method" in options else ["method.queue_size=64"]
-        return pretrain(epochs=1, overrides=[*overrides, *SMALL, *queue], overwrite=True, **options)
-
-    monkeypatch.setattr(msvq, "pretrain", small, raising=False)
-    names: dict[str, Any] = {"images": make_patterns(3, seed=2)[0]}
+@pytest.mark.parametrize("page", [page for page in PAGES if list(blocks(TEXTS[page]))])
+def test_a_page_can_be_followed(
+    page: str, here: Path, python: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     for block in blocks(TEXTS[page]):
         if block.language == "python" and not block.needs:
             take_for_granted("\n".join(block.lines), here)
-            exec(compile("\n" * (block.line - 1) + "\n".join(block.lines), page, "exec"), names)
+            exec(compile("\n" * (block.line - 1) + "\n".join(block.lines), page, "exec"), python)
+        for command in commands_of(block, page):
+            if command.needs or command.text in ELSEWHERE:
+                continue
+            assert command.words[0] in ("msvq", "torchrun"), f"{command}\nis not run: say what it needs"
+            code = run(command, here)
+            said = capsys.readouterr()
+            assert code == 0 or (code == 1 and typed(command)[0] in MAY_FIND_SOMETHING), f"{command}\n{said.err}"
 
 
 def test_what_is_said_to_be_run_elsewhere_is() -> None:
