@@ -33,12 +33,12 @@ class ViewSettings(Section):
     """How one kind of view is drawn, in the order of its steps; probabilities are per picture."""
 
     crop_area: tuple[Fraction, Fraction] = (0.2, 1.0)  # as fractions of the picture
-    flip: Fraction = 0.5
+    flip: Fraction = 0.5  # probability of a mirrored view
     # Strengths s of brightness, contrast and saturation, factors U(1 - s, 1 + s), and hue, U(-s, s) turns.
     jitter: tuple[Fraction, Fraction, Fraction, Annotated[float, Field(ge=0, le=0.5)]] = (0.0, 0.0, 0.0, 0.0)
-    jitter_p: Fraction = 0.0
-    grey_p: Fraction = 0.0
-    blur_p: Fraction = 0.0
+    jitter_p: Fraction = 0.0  # probability of a jitter
+    grey_p: Fraction = 0.0  # probability of a grey view
+    blur_p: Fraction = 0.0  # probability of a blur
     blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)  # pixels of the full view
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # side of the view, as a share of the training crop
 

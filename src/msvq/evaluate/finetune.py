@@ -36,7 +36,7 @@ class FinetuneSettings(Section):
     epochs: Annotated[int, Ge(1)] = 30
     min_steps: Annotated[int, Ge(1)] = 1000
     batch_size: Annotated[int, Ge(2)] = 256
-    lr_head: Annotated[float, Gt(0)] = 0.1
+    lr_head: Annotated[float, Gt(0)] = 0.1  # of the new linear layer
     lr_backbone: Annotated[float, Gt(0)] = 0.01
     lr_scratch: Annotated[float, Gt(0)] = 0.1
     weight_decay: Annotated[float, Ge(0)] = 5e-4

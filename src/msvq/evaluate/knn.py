@@ -26,24 +26,22 @@ MIN_ROWS = 64  # fewer would read the bank more often than they multiply by it
 
 
 class EvaluateSettings(Section):
-    """Online kNN. `every`: epochs between measurements.
+    """Online kNN."""
 
-    `validation`: the share of the labelled pictures that is held out of the bank for every choice, such as which
-    checkpoint is best, so that the test pictures only report.
-    """
-
-    every: Annotated[int, Ge(1)] = 1
-    knn_k: Annotated[int, Ge(1)] = 200
-    knn_temp: Annotated[float, Gt(0)] = 0.1
+    every: Annotated[int, Ge(1)] = 1  # epochs between measurements
+    knn_k: Annotated[int, Ge(1)] = 200  # neighbours that vote
+    knn_temp: Annotated[float, Gt(0)] = 0.1  # a vote weighs exp(cosine / temperature)
     knn_bank: Annotated[int, Ge(1)] | None = None  # compare with at most so many labelled pictures; None: all
+    # Share of the labelled pictures that is held out of the bank for every choice, such as which checkpoint is best, so
+    # that the test pictures only report.
     validation: Annotated[float, Ge(0), Lt(1)] = 0.1
 
 
 class KnnSettings(Section):
     """The paper's vote (methods.md 2.1)."""
 
-    k: Annotated[int, Ge(1)] = 200
-    temp: Annotated[float, Gt(0)] = 0.1
+    k: Annotated[int, Ge(1)] = 200  # neighbours that vote
+    temp: Annotated[float, Gt(0)] = 0.1  # a vote weighs exp(cosine / temperature)
 
 
 def _top_similarities(chunk: Tensor, bank: Tensor, k: int, buffer: Tensor) -> tuple[Tensor, Tensor]:

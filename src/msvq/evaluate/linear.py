@@ -35,7 +35,7 @@ MOMENTUM = 0.9
 class LinearSettings(Section):
     """The paper's protocol; `schedule="step"` is its authors' companion benchmark's ([B] in methods.md)."""
 
-    epochs: Annotated[int, Ge(1)] = 100
+    epochs: Annotated[int, Ge(1)] = 100  # passes over the labelled pictures
     batch_size: Annotated[int, Ge(1)] = 256
     schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 60 % of the epochs, a hundredth after 80 %
     lr: Annotated[float, Gt(0)] | None = None  # None: 1 for cosine, 30 for step

@@ -36,9 +36,9 @@ class ProbeSettings(Section):
     """
 
     strengths: Annotated[tuple[Strength, ...], MinLen(1)] = (1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
-    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1
+    held_out: Annotated[float, Gt(0), Lt(1)] = 0.1  # share of each class on which the strength is chosen
     fallback: Strength = 0.1
-    max_iterations: Annotated[int, Ge(1)] = 500
+    max_iterations: Annotated[int, Ge(1)] = 500  # of a fit
     tolerance: Annotated[float, Gt(0)] = 1e-6  # largest entry of the gradient, preconditioned, at the end
     selection_tolerance: Annotated[float, Gt(0)] = 1e-4  # the same while a strength is chosen
 

@@ -28,19 +28,19 @@ def _cadence(every: int | str) -> int | str:
 class TrainSettings(Section):
     """How long and how fast to learn; the defaults are the paper's (methods.md 1.8)."""
 
-    epochs: Annotated[int, Ge(1)] = 200
-    batch_size: Annotated[int, Ge(2)] = 256
+    epochs: Annotated[int, Ge(1)] = 200  # passes over the pictures
+    batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
     base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
-    warmup_epochs: Annotated[float, Ge(0)] = 5
+    warmup_epochs: Annotated[float, Ge(0)] = 5  # in which the rate rises from 0, step by step
     weight_decay: Annotated[float, Ge(0)] = 5e-4
-    decay_norm_and_bias: bool = True
+    decay_norm_and_bias: bool = True  # whether batch norm and biases decay too
     # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch;
     # batch norm, and losses that contrast the pictures of a batch with each other, see one part at a time.
     accumulate: Annotated[int, Ge(1)] = 1
     compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
-    device: str = "auto"
-    precision: Precision = "auto"
+    device: str = "auto"  # cpu, cuda, cuda:1, mps; auto: the best there is
+    precision: Precision = "auto"  # auto: bf16 where native, fp16 on CUDA devices without it, else fp32
     checkpoint_every: Annotated[int | str, AfterValidator(_cadence)] = "5m"  # steps, or a time: 30s, 5m, 2h
     log_every: Annotated[int, Ge(1)] = 10  # steps
-    seed: Annotated[int, Ge(0)] = 0
+    seed: Annotated[int, Ge(0)] = 0  # of all randomness

@@ -1,0 +1,162 @@
+"""The reference of settings, methods and recipes, made from their types, defaults and comments."""
+
+import inspect
+import re
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from docs.keywords import KEYWORDS
+from docs.source_reading import comments_of
+from msvq.config import Settings, recipe_names
+from msvq.methods import METHODS
+from msvq.methods.overview import overview
+from msvq.protocols import PROTOCOLS
+
+SPECIFICATION = re.compile(r" \([^()]*methods\.md[^()]*\)")  # chapters of a text that is no part of the site
+PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path", type(None): "null"}
+LIMITS = {"ge": "from", "gt": "above", "le": "to", "lt": "below", "min_length": "at least"}
+
+
+def prose(text: str) -> str:
+    """Words of the source as Markdown: what looks like a tag is none; what stands in backticks stays as it is."""
+    parts = SPECIFICATION.sub("", text).split("`")
+    parts[::2] = [part.replace("&", "&amp;").replace("<", "&lt;").replace("*", "\\*") for part in parts[::2]]
+    return "`".join(parts)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def code(value: Any) -> str:
+    """A value as it is written after `--set key=`."""
+    if value is None or isinstance(value, (bool, int, str, Path)):
+        return f"`{yaml.safe_dump(value if not isinstance(value, Path) else str(value)).splitlines()[0]}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    if isinstance(value, (tuple, list)):
+        return f"`[{', '.join(code(item).strip('`') for item in value)}]`"
+    return f"`{value}`"
+
+
+def type_words(annotation: Any, limits: Iterable[Any] = ()) -> str:
+    """A type in words, with its range."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_words(arguments[0], [*arguments[1:], *limits])
+    if origin is Literal:
+        return " or ".join(f"`{choice}`" for choice in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_words(argument) for argument in arguments)
+    if origin is tuple:
+        inner = [type_words(argument) for argument in arguments if argument is not ...]
+        return f"list of {inner[0]}" if ... in arguments else f"[{', '.join(inner)}]"
+    if origin is list:
+        return f"list of {type_words(arguments[0])}"
+    if origin in (dict, Mapping):
+        return "block of keys"
+    words = PLAIN.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return " ".join([words, *_range_words(limits)])
+
+
+def _range_words(limits: Iterable[Any]) -> list[str]:
+    found = []
+    for limit in limits:
+        inner = limit.metadata if isinstance(limit, FieldInfo) else [limit]
+        found += [
+            f"{word} {value:g}"
+            for part in inner
+            for name, word in LIMITS.items()
+            if (value := getattr(part, name, None)) is not None and value != float("inf")
+        ]
+    return found
+
+
+def section_rows(kind: type[BaseModel], path: str, default: BaseModel | None = None) -> list[list[str]]:
+    """A row for each key: name, type, default, words."""
+    comments, rows = comments_of(kind), []
+    for key, field in kind.model_fields.items():
+        value = field.default if default is None else getattr(default, key)
+        if isinstance(value, BaseModel):
+            rows += section_rows(type(value), f"{path}{key}.", value)
+        else:
+            words = type_words(field.annotation, field.metadata)
+            told = comments.get(key, "").replace("None:", "null:")
+            rows.append([f"`{path}{key}`", words, code(value), prose(told)])
+    return rows
+
+
+HEADER = ("key", "value", "default", "what it is")
+
+
+def settings_page() -> str:
+    """Every key of a run's settings, and of the evaluation protocols."""
+    parts = [
+        "# Settings\n\nA run's settings come from a [recipe](recipes.md), then the command's options, then "
+        "`--set key=value`, in this order. "
+        "`config.yaml` in a run directory has all of them, and `--recipe runs/x/config.yaml` repeats the run. The "
+        "defaults below are those without a recipe; a recipe may say otherwise. An unknown key or a value out of range "
+        "is refused in one sentence. This page is made from the code.\n"
+    ]
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            parts.append(_section(f"## {name}", type(field.default), f"{name}.", field.default))
+    parts.append(
+        "## method\n\n`method.name` chooses the method, as `--method` does; the other keys are the keywords of its "
+        "constructor: see [methods and their keywords](methods.md). `method_defaults` holds a recipe's values for each "
+        "method.\n"
+    )
+    parts.append("## Protocols\n\nOf `msvq evaluate --protocol NAME --set key=value`; these stand in no recipe.\n")
+    for name, protocol in PROTOCOLS.items():
+        parts.append(_section(f"### {name}", protocol.settings, "", None))
+    return "\n".join(parts)
+
+
+def _section(heading: str, kind: type[BaseModel], path: str, default: BaseModel | None) -> str:
+    about = [prose(inspect.getdoc(kind) or "")]
+    inner = {type(value): None for value in dict(default or kind()).values() if isinstance(value, BaseModel)}
+    about += [prose(inspect.getdoc(part) or "") for part in inner]
+    return f"{heading}\n\n" + "\n\n".join(about) + "\n\n" + table(HEADER, section_rows(kind, path, default))
+
+
+def methods_page() -> str:
+    """Every method with its keywords."""
+    rows = overview()
+    parts = [
+        "# Methods and their keywords\n\nWhat `msvq methods` prints, and the keys of each method's `method:` block: "
+        "`--set method.KEY=VALUE`. The losses and the choices behind them are on the page [methods](../methods.md). "
+        "This page is made from the code.\n",
+        table(
+            list(rows[0]), ([f"[`{row['name']}`](#{row['name']})", *map(str, list(row.values())[1:])] for row in rows)
+        ),
+    ]
+    for name, kind in METHODS.items():
+        keywords = [
+            [f"`method.{key}`", type_words(annotation), code(value), KEYWORDS.get(key, "")]
+            for key, (annotation, value) in kind.hyperparameters().items()
+        ]
+        about = f"{kind.title}, {kind.paper}. {prose(inspect.getdoc(kind) or '')}"
+        parts.append(f"## {name}\n\n{about}\n\n" + table(HEADER, keywords))
+    return "\n".join(parts)
+
+
+def recipes_page() -> str:
+    """Every recipe as it is."""
+    parts = [
+        "# Recipes\n\nA recipe is a file of [settings](settings.md). `--recipe NAME` takes one of these, `--recipe "
+        "FILE.yaml` your own; without it, a data set's own is taken, and `folder` for a path. This page is made from "
+        "the files.\n"
+    ]
+    for name in recipe_names():
+        text = (files("msvq.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+        parts.append(f"## {name}\n\n```yaml\n{text.rstrip()}\n```\n")
+    return "\n".join(parts)
