@@ -5,7 +5,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin
 
-.PHONY: demo test faults lint clean
+.PHONY: demo test faults site lint clean
 
 demo: $(READY)
 	$(RUN)/msvq demo
@@ -15,6 +15,9 @@ test: $(READY) lint
 
 faults: $(READY)    # kills, full disks, damaged files: some minutes
 	OMP_NUM_THREADS=1 $(RUN)/python -m faults --markdown faults.md
+
+site: $(READY)    # the documentation, to open from disk
+	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --site-dir site
 
 lint: $(READY)
 	$(RUN)/ruff check .
@@ -30,4 +33,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build site dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

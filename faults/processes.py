@@ -54,7 +54,7 @@ def kills(folder: Path, quick: bool) -> Row:
                 saving += bool(list(out.glob("checkpoints/.*")))
         assert Child(lambda: train(out, auto_resume=True)).wait() == 0
         assert_same(whole, out)
-    told = f"{rounds} runs, all equal to the bit; {saving} kills while saving"
+    told = f"equal to the bit ({rounds} {'run' if rounds == 1 else 'runs'}); {saving} kills while saving"
     return Row("SIGKILL at a random instant, then resume", num, told)
 
 
