@@ -4,7 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-FAULTS = ["kills", "second_signals", "full_disk", "read_only", "lost_permission", "damage", "not_a_number", "clock"]  # the others have tests of their own
+FAULTS = [
+    "kills",
+    "second_signals",
+    "full_disk",
+    "read_only",
+    "lost_permission",
+    "damage",
+    "not_a_number",
+    "clock",
+]  # the others have tests of their own
 
 
 def test_nothing_is_lost() -> None:

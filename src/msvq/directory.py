@@ -32,6 +32,7 @@ RUN_FILES = [
     "environment.json",
     "metrics.jsonl",
     "checkpoints",
+    "initial.safetensors",
     "encoder.safetensors",
     "encoder.json",
     "eval",
