@@ -25,8 +25,9 @@ def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | No
             except RuntimeError:
                 raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
         if not settings.backbone.is_resnet:
-            sides = {settings.data.test_size, *(side for _, side in settings.train.resolution or [])}
-            check_sizes(backbone, settings.backbone.name, {side for side in sides if side is not None})
+            sizes = {side: "train.resolution" for _, side in settings.train.resolution or []}
+            sizes |= {} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"}
+            check_sizes(backbone, settings.backbone.name, sizes)
         return METHODS[settings.method_name](backbone, **settings.method_options)
 
 

@@ -39,14 +39,14 @@ def as_encoder(network: nn.Module, name: str, size: int) -> Encoder:
     return encoder
 
 
-def check_sizes(encoder: nn.Module, name: str, sizes: set[int]) -> None:
-    """Raise if the network cannot take pictures of one of the sizes that it will see."""
-    for size in sorted(sizes):
-        output_shape(encoder, name, size)
+def check_sizes(encoder: nn.Module, name: str, sizes: dict[int, str]) -> None:
+    """Raise if the network cannot take pictures of one of the sizes; each has the setting that asks for it."""
+    for size, setting in sizes.items():
+        output_shape(encoder, name, size, setting)
 
 
 @torch.no_grad()
-def output_shape(network: nn.Module, name: str, size: int) -> torch.Size:
+def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.size") -> torch.Size:
     """The shape of what a network in eval mode makes of two black pictures."""
     was_training = network.training
     network.eval()
@@ -55,8 +55,8 @@ def output_shape(network: nn.Module, name: str, size: int) -> torch.Size:
     except Exception as error:  # whatever the code of others may raise
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise BadInput(
-            f"backbone {name} cannot take pictures of {size} pixels ({reason[:200]}); set data.size, data.test_size "
-            f"and train.resolution to what it takes"
+            f"backbone {name} cannot take pictures of {size} pixels ({reason[:200]}); --set {setting} to what it takes"
+            f"{' (null: data.size throughout)' if setting == 'train.resolution' else ''}, or give another --backbone"
         ) from error
     finally:
         network.train(was_training)
