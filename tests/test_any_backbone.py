@@ -59,6 +59,12 @@ def msvq_says(capsys: pytest.CaptureFixture[str]) -> Says:
     return call
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain run, to be copied."""
+    return msvq.pretrain(out=tmp_path_factory.mktemp("runs") / "x", epochs=1, overrides=RESNET).path
+
+
 def flags(settings: list[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
@@ -144,9 +150,8 @@ def test_code_runs_only_when_it_is_named(tmp_path: Path, msvq_says: Says, monkey
 
 
 @pytest.mark.parametrize("place", ["config.yaml", "encoder.json"])
-def test_a_run_that_names_code_runs_nothing(tmp_path: Path, msvq_says: Says, place: str) -> None:
-    mark, out = tmp_path / "mark", tmp_path / "run"
-    msvq.pretrain(out=out, epochs=1, overrides=RESNET)
+def test_a_run_that_names_code_runs_nothing(made: Path, tmp_path: Path, msvq_says: Says, place: str) -> None:
+    mark, out = tmp_path / "mark", Path(shutil.copytree(made, tmp_path / "run"))
     evil = out / "evil.py"
     evil.write_text(f"open({str(mark)!r}, 'w')\ndef net(): ...\n")
     named = {"name": f"{evil}:net", "width": 64, "stem": "auto", "init": f"{evil}:net"}
@@ -156,8 +161,11 @@ def test_a_run_that_names_code_runs_nothing(tmp_path: Path, msvq_says: Says, pla
     else:
         card = {k: v for k, v in json.loads((out / place).read_text()).items() if not k.endswith("sha256")}
         (out / place).write_text(json.dumps({**card, "backbone": named}))
-    for words in (("evaluate", out), ("analyze", out), ("pretrain", "--resume", "--out", out)):
-        msvq_says(*words)
+    for words in (("evaluate", out), ("analyze", out), ("report", out), ("pretrain", "--resume", "--out", out)):
+        if place == "config.yaml" or words[0] == "evaluate":  # the others do not look at the card
+            code, _, err = msvq_says(*words, *flags(["k=5"] if words[0] == "evaluate" else []))
+            refused = words[0] in ("analyze", "pretrain") if place == "config.yaml" else True
+            assert code == (2 if refused else 0), (words, err)
     with pytest.raises(BadInput, match="name it yourself"):
         evaluate(out, checkpoint=str(out / "checkpoints" / "last.ckpt") if place == "config.yaml" else "last")
     assert not mark.exists()
