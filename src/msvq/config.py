@@ -210,7 +210,7 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
         if is_code(str(own)):
             raise not_allowed("backbone", str(own))
         return
-    if is_code(str(name)):
+    if is_code(str(name)):  # it may be the same code in another place
         register_backbone(str(name))
     elif name != own:
         block.pop("init", None)

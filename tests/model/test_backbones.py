@@ -64,10 +64,8 @@ def test_a_narrow_resnet50_learns_in_channels_last() -> None:
 
 
 def test_residual_blocks_may_start_as_shortcuts() -> None:
-    method = SimSiam(
-        make_backbone(BackboneSettings(name="resnet50", width=2), 32),
-        **{"hidden_dim": 4, "output_dim": 4, "predictor_dim": 2, "zero_init_residual": True},
-    )
+    network = make_backbone(BackboneSettings(name="resnet50", width=2), 32)
+    method = SimSiam(network, hidden_dim=4, output_dim=4, predictor_dim=2, zero_init_residual=True)
     assert all((m.bn3.weight == 0).all() for m in method.modules() if isinstance(m, Bottleneck))
     flat: Any = nn.Sequential(nn.Flatten())
     flat.feature_dim = 3

@@ -96,6 +96,11 @@ def test_a_classifier_beside_what_is_kept_of_a_head_is_left_out() -> None:
     assert found.left_out == ["classifier.2.weight", "classifier.2.bias"]
 
 
+def test_a_small_stem_for_weights_of_a_small_stem() -> None:
+    with pytest.raises(BadInput, match=r"backbone\.stem=small \(or small-pool\)"):
+        fit(state(stem="standard"), state(), "x")
+
+
 @pytest.mark.parametrize("nest", [(), ("state_dict",), ("model",), ("checkpoint", "model")])
 def test_files_of_torch_save_may_be_nested(tmp_path: Path, nest: tuple[str, ...]) -> None:
     theirs = state()

@@ -74,7 +74,7 @@ def fit(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> 
     ]
     if wrong or missing or strange:
         told = "; ".join(f"{what}: {_few(names)}" for bad, what, names in problems if bad)
-        raise BadInput(f"{source} does not fit the backbone ({told}){_way_out(wrong, missing)}")
+        raise BadInput(f"{source} does not fit the backbone ({told}){_way_out(wrong + missing, theirs)}")
     weights = {f"{inner}{name}": theirs.get(name, value) for name, value in wanted.items()}
     return Fit(weights, prefix, left_out, len(found) - len(theirs))
 
@@ -101,7 +101,8 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _way_out(wrong: list[str], missing: list[str]) -> str:
-    if wrong == ["conv1.weight"] and not missing:
-        return "; with --set backbone.stem=standard it has torchvision's first layer"
+def _way_out(unfit: list[str], theirs: Mapping[str, Tensor]) -> str:
+    if unfit == ["conv1.weight"]:  # of a ResNet, and all else fits
+        stem = "standard" if theirs["conv1.weight"].shape[-1] == 7 else "small (or small-pool)"
+        return f"; --set backbone.stem={stem} gives it such a first layer"
     return "; give weights of the same network, or another --backbone"
