@@ -28,12 +28,13 @@ def analyze(
     data_root: str | Path | None = None,
     checkpoint: str = "last",
     method: str | None = None,
+    backbone: str | None = None,
     device: str | None = None,
     precision: str | None = None,
     display: Display | None = None,
 ) -> dict[str, Any]:
     """What `RUN/eval/analysis.json` holds; the arguments are those of `msvq analyze`."""
-    run = run if isinstance(run, Run) else load(run)
+    run = run if isinstance(run, Run) else load(run, backbone=backbone)
     display = display or Display()
     built, name, step = load_method(run, checkpoint, method=method)
     target = resolve_device(device or "auto")

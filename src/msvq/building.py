@@ -1,19 +1,33 @@
 """What complete settings describe, built: the untrained method and its views."""
 
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
 
 from msvq.config import Settings
 from msvq.data.augment import Augment
 from msvq.data.store import DataSet
+from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
+from msvq.model.pooling import check_sizes
 
 
-def build_method(settings: Settings, size: int) -> Method:
-    """The untrained method, the same for the same seed."""
+def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | None = None) -> Method:
+    """The untrained method, the same for the same seed. `start`: weights that its backbone starts from."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.train.seed)
         backbone = make_backbone(settings.backbone, size)
+        if start is not None:
+            try:
+                backbone.load_state_dict(start)
+            except RuntimeError:
+                raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
+        if not settings.backbone.is_resnet:
+            sizes = {side: "train.resolution" for _, side in settings.train.resolution or []}
+            sizes |= {} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"}
+            check_sizes(backbone, settings.backbone.name, sizes)
         return METHODS[settings.method_name](backbone, **settings.method_options)
 
 

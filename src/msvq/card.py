@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from annotated_types import Gt
 from pydantic import BaseModel, FiniteFloat, PositiveInt
 from safetensors.torch import save
@@ -37,7 +38,9 @@ class Card(BaseModel):
 
 def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataSet) -> None:
     """Write `encoder.safetensors` and the card that says how to feed it."""
-    weights = save({name: value.cpu().contiguous() for name, value in encoder.state_dict().items()})
+    weights = save(
+        {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in encoder.state_dict().items()}
+    )
     write_atomically(path / WEIGHTS, lambda file: file.write(weights))
     card = {
         "msvq": __version__,

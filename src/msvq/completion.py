@@ -1,6 +1,7 @@
 """What only the data and the machine can decide, written into the settings, so that they repeat the run."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from msvq.data.inspection import fit_to_count
 from msvq.data.sources import absolute, is_path
 from msvq.data.store import DataSet
 from msvq.errors import BadInput
-from msvq.model.backbones import resolve_stem
+from msvq.model.backbones import LIBRARY
+from msvq.own_code import is_code
 from msvq.train.precision import resolve_precision
 
 # What may differ between a run and its continuation. Most of it does not change what is learned; train.accumulate,
@@ -42,7 +44,9 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
         raise BadInput(
             f"train.resolution goes up to {largest} pixels, but data.size is {data.size}; change one of them"
         )
-    stem = resolve_stem(settings.backbone.stem, data.size)
+    backbone = settings.backbone.for_size(data.size)
+    if backbone.init is not None and backbone.init != LIBRARY:
+        backbone = backbone.model_copy(update={"init": str(Path(backbone.init).expanduser().absolute())})
     root = settings.data.root
     place = {"source": absolute(settings.data.source), "root": None if root is None else root.expanduser().absolute()}
     sizes = {"size": data.size, "test_size": data.test_size}
@@ -51,7 +55,7 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
         update={
             "method": method,
             "data": settings.data.model_copy(update={**place, **sizes}),
-            "backbone": settings.backbone.model_copy(update={"stem": stem}),
+            "backbone": backbone,
             "train": settings.train.model_copy(update={"precision": precision}),
         }
     )
@@ -102,11 +106,13 @@ def check_unchanged(saved: Settings, now: Settings) -> dict[str, list[Any]]:
     """Raise if a setting differs from the run's in a way that would make it another run.
 
     Returns what differs otherwise and is worth a record: the name -> [what it was, what it is now]. A folder may have
-    moved: whether its pictures are the same is for the caller to check.
+    moved: whether its pictures are the same is for the caller to check. So may a file of code.
     """
     changed: dict[str, list[Any]] = {}
     paths = is_path(saved.data.source) and is_path(now.data.source)
     moved = {("data", "source")} if paths else set()
+    if is_code(saved.backbone.name) and is_code(now.backbone.name):
+        moved.add(("backbone", "name"))
     for section in ("data", "augment", "backbone", "method", "train", "evaluate", "analyze"):
         old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
         for key in old | new:

@@ -15,7 +15,8 @@ from msvq.errors import BadInput, unknown
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
-from msvq.model.backbones import BackboneSettings
+from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
+from msvq.own_code import is_code, not_allowed
 from msvq.settings import Section, explain
 from msvq.train.settings import TrainSettings
 
@@ -112,6 +113,8 @@ def resolve(
     data: str | None = None,
     data_root: str | Path | None = None,
     method: str | None = None,
+    backbone: str | None = None,
+    init: str | Path | None = None,
     overrides: Iterable[str] = (),
     **train: Any,
 ) -> Settings:
@@ -128,11 +131,17 @@ def resolve(
         flags["data.source"] = data
     if data_root is not None:
         flags["data.root"] = str(data_root)
+    if init is not None:
+        flags["backbone.init"] = str(init)
     assignments = {**flags, **dict(map(parse_assignment, overrides))}
     name = assignments.pop("method.name", method)
     for path in [path for path in assignments if path.startswith("method_defaults.")]:
         assign(values, path, assignments.pop(path), whole=True)
     _choose_method(values, name)
+    _choose_backbone(values, assignments.pop("backbone.name", backbone))
+    asked = values["backbone"].get("init")
+    if base is None and asked == LIBRARY and "backbone.init" not in assignments:
+        raise BadInput("the recipe starts from weights of the network; to allow that, name it yourself: --init library")
     if assignments.get("method.base", values["method"].get("base")) != values["method"].get("base"):
         values["method"].pop("base_options", None)  # they were another base's
     for path, value in assignments.items():
@@ -143,6 +152,7 @@ def resolve(
     except ValidationError as error:
         parents = error.errors()[0]["loc"][:-1]
         raise explain(error, _fields(map(str, parents))) from None
+    check_backbone(settings.backbone)
     options = METHODS[settings.method_name].check_options(settings.method_options)
     return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
 
@@ -185,9 +195,29 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         register_file(chosen)
     if chosen not in METHODS:
         if is_external(chosen):
-            raise BadInput(f"the method is code in a file; to allow that, name it yourself: --method {chosen}")
+            raise not_allowed("method", chosen)
         raise unknown("method", chosen, METHODS)
     values["method"] = _unshared({**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen})
+
+
+def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
+    """Put the chosen backbone into its block; a recipe's width, stem and weights to start from are of another."""
+    block = values.setdefault("backbone", {})
+    if not isinstance(block, dict):
+        raise BadInput("'backbone' of a recipe is a block of keys")
+    own = block.get("name", BackboneSettings().name)
+    if name is None:
+        if is_code(str(own)):
+            raise not_allowed("backbone", str(own))
+        return
+    if is_code(str(name)):  # it may be the same code in another place
+        register_backbone(str(name))
+    elif name != own:
+        block.pop("init", None)
+    if name not in RESNETS:
+        block.pop("width", None)
+        block.pop("stem", None)
+    block["name"] = str(name)
 
 
 def _fill_base(values: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ RUN_FILES = [
     "environment.json",
     "metrics.jsonl",
     "checkpoints",
+    "initial.safetensors",
     "encoder.safetensors",
     "encoder.json",
     "eval",
@@ -127,6 +129,7 @@ def environment(settings: Settings, data: DataSet, device: torch.device, made_by
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
         "numpy": numpy.__version__,
+        **({"timm": version("timm")} if settings.backbone.name.startswith("timm:") else {}),
         "platform": platform.platform(),
         "processor": processor_name(),
         "cores": os.cpu_count(),

@@ -24,7 +24,6 @@ from msvq.data.sources import Found, absolute, fitting_sizes, is_path, limited, 
 from msvq.data.splits import Splits
 from msvq.display import Display
 from msvq.findings import Finding, find
-from msvq.model.backbones import resolve_stem
 
 EXAMPLES = 3  # names that are printed with a finding; the JSON has all
 EXTREME = 4  # times as long as wide
@@ -151,7 +150,7 @@ def _plan(settings: Settings, found: Found, seen: Inspection, overrides: Iterabl
     return {
         "size": size,
         "test_size": test_size,
-        "stem": resolve_stem(settings.backbone.stem, size),
+        "stem": settings.backbone.for_size(size).stem if settings.backbone.is_resnet else None,
         "batch_size": settings.train.batch_size,
         "queue_size": settings.method.get("queue_size"),
         "mode": settings.data.mode if packed else "memory",
@@ -267,7 +266,8 @@ def _class_lines(classes: dict[str, Any]) -> Iterable[str]:
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterable[str]:
-    yield f"crops of {plan['size']} pixels, tested at {plan['test_size']}; the network's stem is {plan['stem']!r}"
+    stem = f"; the network's stem is {plan['stem']!r}" if plan["stem"] else ""
+    yield f"crops of {plan['size']} pixels, tested at {plan['test_size']}{stem}"
     queue = f", a queue of {plan['queue_size']:,}" if plan["queue_size"] else ""
     yield f"batches of {plan['batch_size']:,}{queue}"
     if plan["mode"] == "store":

@@ -43,10 +43,11 @@ def evaluate(
     overrides: Iterable[str] = (),
     device: str | None = None,
     precision: str | None = None,
+    backbone: str | None = None,
     display: Display | None = None,
 ) -> tuple[dict[str, Any], Path]:
     """The result of a protocol and the file in RUN/eval that holds it. The arguments are those of `msvq evaluate`."""
-    run = run if isinstance(run, Run) else load(run)
+    run = run if isinstance(run, Run) else load(run, backbone=backbone)
     display = display or Display()
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)

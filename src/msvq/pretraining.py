@@ -27,6 +27,7 @@ from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, save_encoder
+from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
 from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
 from msvq.train.limits import check_fit
@@ -44,6 +45,8 @@ def pretrain(
     data_root: str | Path | None = None,
     download: bool = False,
     method: str | None = None,
+    backbone: str | None = None,
+    init: str | Path | None = None,
     recipe: str | Path | None = None,
     epochs: int | None = None,
     overrides: tuple[str, ...] | list[str] = (),
@@ -88,6 +91,8 @@ def pretrain(
                 data=data,
                 data_root=data_root,
                 method=method,
+                backbone=backbone,
+                init=init,
                 overrides=overrides,
                 **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
             )
@@ -101,16 +106,22 @@ def pretrain(
         with agreeing():
             fitting = is_path(settings.data.source) and recipe is None and saved is None
             asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
-            settings, network, loader, notes = prepare(settings, dataset, target, asked_for)
+            start = (
+                find_start(settings, dataset.size) if saved is None else None
+            )  # of a run that goes on, the checkpoint counts
+            settings, network, loader, notes = prepare(settings, dataset, target, asked_for, start)
         stands = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
-        check_alike(settings.to_yaml() + dataset.fingerprint() + stands)
+        check_alike(settings.to_yaml() + dataset.fingerprint() + stands + (start.sha256 if start else ""))
         with agreeing():
             if is_first() and saved is not None:
                 go_on(saved, settings, dataset)
             elif is_first():
                 held.enter_context(locked(out))
                 check_out(out, overwrite=overwrite and not (auto_resume and has_checkpoint(out)))
-                start_directory(out, settings, environment(settings, dataset, target, made_by), dataset.skipped)
+                known = environment(settings, dataset, target, made_by) | ({"init": start.record()} if start else {})
+                start_directory(out, settings, known, dataset.skipped)
+                if start is not None:
+                    start.keep(out)
         if dataset.stream is not None:
             dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
         for note in notes:
@@ -129,19 +140,24 @@ def open_in_turn(settings: Settings, *, download: bool, display: Display) -> Dat
 
 
 def prepare(
-    settings: Settings, dataset: DataSet, target: torch.device, asked_for: Sequence[str] | None
+    settings: Settings,
+    dataset: DataSet,
+    target: torch.device,
+    asked_for: Sequence[str] | None,
+    start: Start | None = None,
 ) -> tuple[Settings, Method, Loader, list[str]]:
     """Complete settings, the untrained method and the loader, all checked; and sentences about what was changed.
 
     `asked_for`: settings that were named, where the others are fitted to the number of pictures; None: none are.
+    `start`: weights that the backbone starts from.
     """
-    notes = list(dataset.notes)
+    notes = [*dataset.notes, *([] if start is None else [start.note()])]
     pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
     if asked_for is not None:
         settings, changes = fit_to_data(settings, len(pictures), keep=asked_for)
         notes += changes
     settings = complete(settings, dataset, target)
-    network = build_method(settings, dataset.size)
+    network = build_method(settings, dataset.size, None if start is None else start.weights)
     check_fit(network, settings.train.batch_size, settings.train.accumulate)
     for view in network.views:
         if view not in type(settings.augment).model_fields:
@@ -247,7 +263,7 @@ def train(
             trainer.save()
     console.print(
         f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {settings.train.epochs} epochs of "
-        f"{len(loader)} steps, {settings.backbone.name} width {settings.backbone.width}, "
+        f"{len(loader)} steps, {settings.backbone.title}, "
         f"{loader.device} {precision}",
         soft_wrap=True,
         markup=False,

@@ -26,7 +26,8 @@ from msvq.data.splits import Splits
 from msvq.data.workers import Workers
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
-from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.backbones import BackboneSettings, make_backbone, register_backbone
+from msvq.own_code import is_code
 from msvq.results import Accuracy, Analysis, Judging, Looking
 from msvq.train.checkpoint import LAST
 from msvq.train.precision import resolve_device
@@ -38,8 +39,9 @@ __all__ = ["CARD", "WEIGHTS", "Embedded", "Run", "load", "save_encoder"]
 class Run:
     """A finished or running pre-training: what `msvq.pretrain` returns and `msvq.load` opens."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, backbone: str | None = None) -> None:
         self.path = path
+        self.backbone = backbone  # the run's own code, where a person has named it
 
     def __repr__(self) -> str:
         scores = [line["knn_top1"] for line in self.metrics() if "knn_top1" in line]
@@ -60,7 +62,11 @@ class Run:
     @cached_property
     def config(self) -> Settings:
         """The complete settings."""
-        return read_config(self.path / "config.yaml")
+        settings = read_config(self.path / "config.yaml")
+        if self.backbone is None:
+            return settings
+        named = settings.backbone.model_copy(update={"name": self.backbone})
+        return settings.model_copy(update={"backbone": named})
 
     def environment(self) -> dict[str, Any]:
         """What the run was made with: versions, hardware, and a fingerprint of its data."""
@@ -84,7 +90,10 @@ class Run:
         try:
             card = json.loads(path.read_bytes())
             card = unsealed(card, SEAL) if {HASH, SEAL} & set(card) else card
-            return {**card, **Card.model_validate(card).model_dump(mode="json", exclude_none=True)}
+            card = {**card, **Card.model_validate(card).model_dump(mode="json", exclude_none=True)}
+            if self.backbone is not None:
+                card["backbone"]["name"] = self.backbone
+            return card
         except (ValueError, RecursionError, TypeError, AttributeError, Damaged):
             raise self._damaged(path) from None
 
@@ -261,9 +270,17 @@ class Embedded(NamedTuple):
     skipped: list[tuple[str, str]]  # name and reason
 
 
-def load(path: str | Path) -> Run:
-    """Open a run directory."""
+def load(path: str | Path, *, backbone: str | None = None) -> Run:
+    """Open a run directory. `backbone`: where its backbone is code of your own (`file.py:function`), which is run only
+    because it is named here; it may have moved since.
+    """
     path = Path(path)
     if not (path / "config.yaml").is_file():
         raise BadInput(f"{str(path)!r} is not a run: there is no config.yaml in it")
-    return Run(path)
+    if backbone is not None:
+        trained = Run(path).config.backbone.name
+        if backbone != trained and not (is_code(trained) and is_code(backbone)):
+            raise BadInput(f"the run is of backbone {trained}, not {backbone}; leave out --backbone")
+        if is_code(backbone):
+            register_backbone(backbone)
+    return Run(path, backbone=backbone)

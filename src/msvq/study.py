@@ -28,6 +28,7 @@ from msvq.methods import Method
 from msvq.protocols import Subject
 from msvq.ranks import in_shares
 from msvq.run import Run
+from msvq.starting import KEPT, kept_start
 from msvq.train.precision import autocast
 from msvq.train.runlog import finite
 
@@ -60,7 +61,10 @@ def study(
     audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)
     if gallery is not None:
         save_gallery(folder / f"gallery{suffix}.npz", gallery)
-    fresh = build_method(settings, data.size).to(loader.device).encoder  # as it was before training, from the seed
+    start = kept_start(run.path)
+    if start is None and settings.backbone.init is not None:
+        display.note(f"note: {KEPT} is gone, so 'before' is the backbone with fresh weights")
+    fresh = build_method(settings, data.size, start).to(loader.device).encoder  # as it was before training
     with display.busy("drawing the embedding map"):
         features = feature_function(data, loader.device, precision)
         encoders = {"before": fresh, "after": encoder}

@@ -13,6 +13,7 @@ from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.own_code import is_code, not_allowed
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 
@@ -52,7 +53,7 @@ def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None
     name = run.config.method_name
     if is_external(name):
         if method is None:
-            raise BadInput(f"the method is code in a file; to allow that, name it yourself: --method {name}")
+            raise not_allowed("method", name)
         register_file(method)
         name = method
     elif method is not None and method != name:
@@ -137,7 +138,8 @@ def _check_settings(run: Run, saved: dict[str, Any], path: Path, *sections: str)
     for section in sections:
         old, new = recorded.get(section, {}), written[section]
         for key in old | new:
-            if old.get(key) != new.get(key):
+            both_code = is_code(str(old.get(key))) and is_code(str(new.get(key)))  # a file that may have moved
+            if old.get(key) != new.get(key) and not (section == "backbone" and both_code):
                 raise BadInput(
                     f"{str(path)!r} is of another network than the run's: its {section}.{key} is {old.get(key)!r}, and "
                     f"config.yaml says {new.get(key)!r}; give a checkpoint of this run, or restore its config.yaml"

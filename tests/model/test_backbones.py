@@ -7,8 +7,11 @@ import torch
 import torchvision
 from torch import nn
 
+from msvq.errors import BadInput
+from msvq.methods.simsiam import SimSiam
 from msvq.model.backbones import BackboneSettings, PointConv2d, ResNet, Stem, make_backbone
 from msvq.model.heads import mlp, moco_head
+from msvq.model.resnet import Bottleneck
 
 
 def count(module: nn.Module) -> int:
@@ -29,10 +32,45 @@ def test_last_map_has_the_papers_size(size: int, stem: Stem, side: int) -> None:
     assert network(torch.zeros(1, 3, size, size)).shape == (1, 16)
 
 
-@pytest.mark.parametrize(("size", "pools"), [(32, False), (64, True)])
-def test_auto_stem_keeps_the_pool_for_64_pixels(size: int, pools: bool) -> None:
-    network = make_backbone(BackboneSettings(width=2), size)
-    assert isinstance(network.maxpool, nn.MaxPool2d) is pools
+@pytest.mark.parametrize(
+    ("size", "stem"),
+    [(32, "small"), (48, "small"), (49, "small-pool"), (64, "small-pool"), (127, "small-pool"), (128, "standard")],
+)
+def test_auto_stem_goes_by_the_size(size: int, stem: Stem) -> None:
+    assert BackboneSettings().for_size(size).stem == stem
+    network: Any = make_backbone(BackboneSettings(width=2), size)
+    assert isinstance(network.maxpool, nn.MaxPool2d) is (stem != "small")
+    assert network.conv1.kernel_size == ((7, 7) if stem == "standard" else (3, 3))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
+def test_the_standard_stem_makes_torchvisions_network(name: str) -> None:
+    theirs = torchvision.models.get_model(name)
+    theirs.fc = nn.Identity()
+    ours = make_backbone(BackboneSettings(name=name, stem="standard"), 64)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x), rtol=1e-4, atol=1e-4)
+    assert ours.feature_dim == (2048 if name == "resnet50" else 512)
+
+
+def test_a_narrow_resnet50_learns_in_channels_last() -> None:
+    network = make_backbone(BackboneSettings(name="resnet50", width=2), 32).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 3, 32, 32).to(memory_format=torch.channels_last)
+    network(x).square().mean().backward()
+    assert network.feature_dim == 64
+    assert all(p.grad is not None for p in network.parameters())
+
+
+def test_residual_blocks_may_start_as_shortcuts() -> None:
+    network = make_backbone(BackboneSettings(name="resnet50", width=2), 32)
+    method = SimSiam(network, hidden_dim=4, output_dim=4, predictor_dim=2, zero_init_residual=True)
+    assert all((m.bn3.weight == 0).all() for m in method.modules() if isinstance(m, Bottleneck))
+    flat: Any = nn.Sequential(nn.Flatten())
+    flat.feature_dim = 3
+    with pytest.raises(BadInput, match="zero_init_residual is about the blocks of a resnet"):
+        SimSiam(flat, zero_init_residual=True)
 
 
 def test_names_and_shapes_are_torchvisions() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.options import Device, PrecisionName, Root, app
+from msvq.cli.options import Device, OwnBackbone, PrecisionName, Root, app
 from msvq.display import Display, printable
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
@@ -39,6 +39,7 @@ def evaluate(
     ] = None,
     device: Device = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")] = None,
+    backbone: OwnBackbone = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure an encoder by a frozen protocol; the result goes to RUN/eval.
@@ -60,6 +61,7 @@ def evaluate(
         overrides=settings or [],
         device=device,
         precision=precision,
+        backbone=backbone,
         display=Display(Console(stderr=True)),
     )
     evaluation.show(result, path, Console(), as_json=as_json)
@@ -74,6 +76,7 @@ def analyze(
     method: Annotated[
         str | None, typer.Option(help="path/to/file.py:ClassName, if the run's method is code of your own.")
     ] = None,
+    backbone: OwnBackbone = None,
     device: Device = None,
     precision: PrecisionName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
@@ -91,6 +94,7 @@ def analyze(
         data_root=data_root,
         checkpoint=checkpoint,
         method=method,
+        backbone=backbone,
         device=device,
         precision=precision,
         display=Display(Console(stderr=True)),

@@ -33,6 +33,17 @@ Root = Annotated[Path | None, typer.Option(help="Where the named data set is.")]
 MethodName = Annotated[
     str | None, typer.Option(help="Name of a method, or path/to/file.py:ClassName. (default: the recipe's)")
 ]
+BackboneName = Annotated[
+    str | None,
+    typer.Option(
+        help="resnet18, resnet34, resnet50, torchvision:NAME, timm:NAME, or path/to/file.py:function. "
+        "(default: the recipe's)"
+    ),
+]
+OwnBackbone = Annotated[
+    str | None,
+    typer.Option("--backbone", help="path/to/file.py:function, if the run's backbone is code of your own."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="Override a setting: key.path=value. May be given again.", metavar="KEY=VALUE"),

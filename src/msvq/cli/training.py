@@ -9,7 +9,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.options import Data, Device, MethodName, Overrides, PrecisionName, Recipe, Root, Stopped, app
+from msvq.cli.options import (
+    BackboneName,
+    Data,
+    Device,
+    MethodName,
+    Overrides,
+    PrecisionName,
+    Recipe,
+    Root,
+    Stopped,
+    app,
+)
 from msvq.display import printable
 from msvq.errors import BadInput
 from msvq.launch import is_first
@@ -47,6 +58,14 @@ def pretrain(
         str | None,
         typer.Option(
             help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. (default: the recipe's)"
+        ),
+    ] = None,
+    backbone: BackboneName = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run, or "
+            "'library': those of torchvision or timm, from the network. (default: fresh ones)"
         ),
     ] = None,
     recipe: Recipe = None,
@@ -92,6 +111,8 @@ def pretrain(
             data_root=data_root,
             download=download,
             method=method,
+            backbone=backbone,
+            init=init,
             recipe=recipe,
             epochs=epochs,
             overrides=settings or [],
@@ -107,21 +128,24 @@ def pretrain(
         )
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
-        raise Stopped(told + how_to_go_on(out, method), getattr(stop, "signal_number", signal.SIGINT)) from None
+        raise Stopped(
+            told + how_to_go_on(out, method, backbone), getattr(stop, "signal_number", signal.SIGINT)
+        ) from None
     if not is_first():
         return
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False)
 
 
-def how_to_go_on(out: Path, method: str | None) -> str:
+def how_to_go_on(out: Path, method: str | None, backbone: str | None = None) -> str:
     """What to type after a run was stopped."""
-    from msvq.methods.external import is_external
+    from msvq.own_code import is_code
     from msvq.resuming import has_checkpoint
 
     if not has_checkpoint(out):
         return "nothing was trained yet, and the same command with --overwrite starts again"
-    named = f" --method {shlex.quote(method)}" if method is not None and is_external(method) else ""  # never by itself
+    flags = {"method": method, "backbone": backbone}  # code is run only when it is named again
+    named = "".join(f" --{flag} {shlex.quote(name)}" for flag, name in flags.items() if name and is_code(name))
     return f"continue with: msvq pretrain --out {shlex.quote(str(out))} --resume{named}"
 
 
@@ -131,6 +155,7 @@ def plan(
     data: Data = None,
     data_root: Root = None,
     method: MethodName = None,
+    backbone: BackboneName = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")] = None,
     settings: Overrides = None,
     device: Device = None,
@@ -152,6 +177,7 @@ def plan(
         data=data,
         data_root=data_root,
         method=method,
+        backbone=backbone,
         epochs=epochs,
         overrides=settings or [],
         device=device,
@@ -172,6 +198,7 @@ def bench(
     data: Data = None,
     data_root: Root = None,
     method: MethodName = None,
+    backbone: BackboneName = None,
     settings: Overrides = None,
     device: Device = None,
     precision: PrecisionName = None,
@@ -190,6 +217,7 @@ def bench(
         data=data,
         data_root=data_root,
         method=method,
+        backbone=backbone,
         overrides=settings or [],
         device=device,
         precision=precision,

@@ -10,7 +10,7 @@ from msvq.data.store import Pictures
 from msvq.errors import BadInput
 from msvq.ranks import own_rows
 
-ORDER, VIEWS = 0, 1  # streams of random numbers that one seed feeds
+ORDER, VIEWS, LAYERS = 0, 1, 2  # streams of random numbers that one seed feeds
 
 
 def derive_seed(*numbers: int) -> int:

@@ -25,6 +25,7 @@ def bench(
     data: str | None = None,
     data_root: str | Path | None = None,
     method: str | None = None,
+    backbone: str | None = None,
     overrides: Sequence[str] = (),
     device: str | None = None,
     precision: str | None = None,
@@ -38,6 +39,7 @@ def bench(
         data=data,
         data_root=data_root,
         method=method,
+        backbone=backbone,
         overrides=overrides,
         device=device,
         precision=precision,
@@ -60,11 +62,10 @@ def check_steps(steps: int) -> None:
 def describe(trial: Rehearsal) -> dict[str, Any]:
     """What is timed, and where."""
     settings, trainer = trial.settings, trial.trainer
-    backbone = settings.backbone
     return {
         "data": settings.data.source,
         "method": settings.method_name,
-        "backbone": f"{backbone.name} width {backbone.width}",
+        "backbone": settings.backbone.title,
         "batch_size": settings.train.batch_size,
         "device": str(trainer.device),
         "precision": trainer.precision,

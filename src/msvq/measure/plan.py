@@ -35,6 +35,7 @@ class Wishes:
     data: str | None
     data_root: str | Path | None
     method: str | None
+    backbone: str | None
     epochs: int | None
     overrides: Sequence[str]
     device: str | None
@@ -47,6 +48,7 @@ class Wishes:
             data=self.data,
             data_root=self.data_root,
             method=self.method,
+            backbone=self.backbone,
             overrides=self.overrides,
             epochs=self.epochs,
             device=self.device,
@@ -56,7 +58,13 @@ class Wishes:
     def command(self, source: str, out: str | Path | None, *, download: bool) -> str:
         """The command that starts the run."""
         flags: dict[str, Any] = {"recipe": self.recipe, "data": self.data, "data-root": self.data_root}
-        flags |= {"method": self.method, "epochs": self.epochs, "device": self.device, "precision": self.precision}
+        flags |= {
+            "method": self.method,
+            "backbone": self.backbone,
+            "epochs": self.epochs,
+            "device": self.device,
+            "precision": self.precision,
+        }
         words = [word for key, value in flags.items() if value is not None for word in (f"--{key}", str(value))]
         words += [word for text in self.overrides for word in ("--set", text)]
         name = Path(source).stem if is_path(source) else source
@@ -70,6 +78,7 @@ def plan(
     data: str | None = None,
     data_root: str | Path | None = None,
     method: str | None = None,
+    backbone: str | None = None,
     epochs: int | None = None,
     overrides: Sequence[str] = (),
     device: str | None = None,
@@ -82,7 +91,7 @@ def plan(
     """Plan a run, as plain values. The arguments are those of `msvq plan`; `memory`: bytes instead of the machine's."""
     check_steps(steps)
     display = display or Display()
-    wishes = Wishes(recipe, data, data_root, method, epochs, overrides, device, precision)
+    wishes = Wishes(recipe, data, data_root, method, backbone, epochs, overrides, device, precision)
     settings = wishes.settings()
     target = resolve_device(settings.train.device)
     there = available_memory(target) if memory is None else memory
@@ -100,7 +109,7 @@ def plan(
         found = []
         if "fast" in recipe_names() and recipe != "fast":
             found.append(alternative("--recipe fast", recipe="fast", data=settings.data.source))
-        if (width := NARROW) < needs.settings.backbone.width:
+        if (width := NARROW) < needs.settings.backbone.width and needs.settings.backbone.is_resnet:
             setting = f"backbone.width={width}"
             found.append(alternative(f"--set {setting}", overrides=[*overrides, setting]))
         return [one for one in found if one is not None]
@@ -147,7 +156,7 @@ def _facts(needs: Estimate, scene: Scene) -> dict[str, Any]:
             "classes": data.num_classes,
         },
         "method": settings.method_name,
-        "backbone": f"{settings.backbone.name} width {settings.backbone.width}",
+        "backbone": settings.backbone.title,
         "batch_size": settings.train.batch_size,
         "device": str(needs.device),
         "precision": settings.train.precision,

@@ -1,17 +1,13 @@
 """Methods from outside the package: `path/to/file.py:ClassName`."""
 
-import importlib.util
-import sys
-import traceback
-from pathlib import Path
-
-from msvq.errors import BadInput, unknown
+from msvq.errors import unknown
 from msvq.methods.base import METHODS, Method
+from msvq.own_code import is_code, run_file
 
 
 def is_external(name: str) -> bool:
     """Whether a method's name is a class in a file rather than one of METHODS."""
-    return ".py:" in name
+    return is_code(name)
 
 
 def register_file(name: str) -> None:
@@ -19,20 +15,8 @@ def register_file(name: str) -> None:
 
     This executes the file, so call it only with what a person typed, never with what a recipe or a run contains.
     """
-    file, _, class_name = name.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise BadInput(f"there is no file {file!r} for --method {name}")
-    spec = importlib.util.spec_from_file_location(f"msvq_method_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise BadInput(f"{file} cannot be loaded: {error!r} in line {place.lineno}") from error
+    module, class_name = run_file(name, "method")
     kinds = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Method)}
     if class_name not in kinds:
-        raise unknown(f"method class in {file}", class_name, [key for key in kinds if key != "Method"])
+        raise unknown(f"method class in {module.__file__}", class_name, [key for key in kinds if key != "Method"])
     METHODS[name] = kinds[class_name]

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from msvq.methods import METHODS
-from msvq.model.backbones import ResNet
 from msvq.model.queue import Queue
+from msvq.model.resnet import ResNet
 from msvq.model.teacher import Teacher
 
 

@@ -7,10 +7,11 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
+from msvq.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method
-from msvq.model.backbones import BasicBlock
 from msvq.model.heads import mlp
 from msvq.model.losses import negative_cosine
+from msvq.model.resnet import Block
 from msvq.model.teacher import Backbone, Network
 
 
@@ -45,10 +46,15 @@ class SimSiam(Method):
         self.predictor = mlp(output_dim, predictor_dim, output_dim, norm=True)
         self.constant_rate = (self.predictor,) if constant_predictor_rate else ()
         if zero_init_residual:
-            for block in self.student.modules():
-                if isinstance(block, BasicBlock):
-                    nn.init.zeros_(block.bn2.weight)
+            self._begin_as_shortcuts()
         self.views = ("strong", "strong")
+
+    def _begin_as_shortcuts(self) -> None:
+        blocks = [module for module in self.student.modules() if isinstance(module, Block)]
+        if not blocks:
+            raise BadInput("method.zero_init_residual is about the blocks of a resnet; leave it out with this backbone")
+        for block in blocks:
+            nn.init.zeros_(block.get_submodule(block.last_norm).get_parameter("weight"))
 
     def forward(self, batch: Batch) -> Loss:
         """The mean over both directions of -cos(p, sg(z))."""

@@ -1,115 +1,116 @@
-"""The ResNet of the paper: 3x3 stem for small pictures, global average pool, no classifier.
+"""Which network: a ResNet of this package, one of torchvision or timm, or code of one's own."""
 
-Parameter names are torchvision's, so a checkpoint loads into its plain ResNet-18 (methods.md 1.3, 1.5).
-"""
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from typing import Annotated, Literal, cast
-
-import torch
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import nn
 
+from msvq.errors import BadInput, unknown
+from msvq.model.libraries import check_library, is_library, make_library, unknown_backbone
+from msvq.model.pooling import Encoder, as_encoder
+from msvq.model.resnet import BasicBlock, Block, Bottleneck, PointConv2d, ResNet, Stem, resolve_stem
+from msvq.own_code import failure, is_code, not_allowed, run_file
 from msvq.settings import Section
 
-Stem = Literal["auto", "small", "small-pool"]
+__all__ = [
+    "BackboneSettings",
+    "BasicBlock",
+    "Encoder",
+    "PointConv2d",
+    "ResNet",
+    "Stem",
+    "check_backbone",
+    "make_backbone",
+    "register_backbone",
+    "resolve_stem",
+]
 
-BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
-LARGEST_SIZE_WITHOUT_POOL = 48
+RESNETS: dict[str, tuple[type[Block], tuple[int, ...]]] = {
+    "resnet18": (BasicBlock, (2, 2, 2, 2)),
+    "resnet34": (BasicBlock, (3, 4, 6, 3)),
+    "resnet50": (Bottleneck, (3, 4, 6, 3)),
+}
+LIBRARY = "library"  # as `init`: the weights that torchvision or timm have trained
+_code: dict[str, Callable[..., Any]] = {}  # functions in files that a person has named
 
 
 class BackboneSettings(Section):
-    """Which network. `width`: channels of the first stage; 64 is the standard ResNet."""
+    """Which network, and what it starts from.
 
-    name: Literal["resnet18", "resnet34"] = "resnet18"
+    `width`: channels of a ResNet's first stage; 64 is the standard one. `stem`: a ResNet's first layers. `init`:
+    weights to start training from (a file, a run, or "library"); what is built again to be filled does not look at it.
+    """
+
+    name: str = "resnet18"
     width: Annotated[int, Ge(1)] = 64
     stem: Stem = "auto"
+    init: str | None = None
+
+    @property
+    def is_resnet(self) -> bool:
+        """Whether width and stem mean something."""
+        return self.name in RESNETS
+
+    @property
+    def title(self) -> str:
+        """As a person calls it."""
+        return f"{self.name} width {self.width}" if self.is_resnet else self.name
+
+    def for_size(self, size: int) -> "BackboneSettings":
+        """With a stem that no longer depends on the size of the pictures."""
+        return self.model_copy(update={"stem": resolve_stem(self.stem, size)}) if self.is_resnet else self
 
 
-class PointConv2d(nn.Conv2d):
-    """A 1x1 convolution with stride, of the pixels that the stride leaves.
-
-    The same numbers; PyTorch's own ends the process in the backward pass of a few channels in channels_last.
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """[N, C, H, W] -> [N, channels, H / stride, W / stride]."""
-        down, across = self.stride
-        return nn.functional.conv2d(input[:, :, ::down, ::across], self.weight, self.bias)
-
-
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut: [N, C, H, W] -> [N, channels, H / stride, W / stride]."""
-
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or in_channels != channels:
-            self.downsample = nn.Sequential(
-                PointConv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+def check_backbone(settings: BackboneSettings) -> None:
+    """Raise if there is no such backbone, it is code that nobody named, or it has settings that mean nothing to it."""
+    if is_code(settings.name):
+        if settings.name not in _code:
+            raise not_allowed("backbone", settings.name)
+    elif is_library(settings.name):
+        check_library(settings.name)
+    elif not settings.is_resnet:
+        raise unknown_backbone(settings.name, RESNETS)
+    for key in ("width", "stem"):
+        default, given = BackboneSettings.model_fields[key].default, getattr(settings, key)
+        if not settings.is_resnet and given != default:
+            raise BadInput(
+                f"backbone.{key} is for resnet18, resnet34 and resnet50; {settings.name} has none, leave it out"
             )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """One residual block."""
-        shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        return cast(Tensor, self.relu(self.bn2(self.conv2(x)) + shortcut))
 
+def register_backbone(name: str) -> None:
+    """Run the file of `file.py:function` and remember the function.
 
-class ResNet(nn.Module):
-    """Pictures [N, 3, H, W] to features [N, 8 * width].
-
-    `stem`: "small" is the 3x3 convolution alone (CIFAR), "small-pool" adds the max-pool (64 px and more).
+    This executes the file, so call it only with what a person typed, never with what a recipe or a run contains.
     """
-
-    def __init__(self, blocks: tuple[int, ...] = (2, 2, 2, 2), *, width: int = 64, stem: Stem = "small") -> None:
-        super().__init__()
-        if stem == "auto":
-            raise ValueError("stem 'auto' is resolved by make_backbone, from the size of the pictures")
-        self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "small-pool" else nn.Identity()
-        channels = [width * 2**stage for stage in range(len(blocks))]
-        self.layer1 = self._stage(width, channels[0], blocks[0], stride=1)
-        self.layer2 = self._stage(channels[0], channels[1], blocks[1], stride=2)
-        self.layer3 = self._stage(channels[1], channels[2], blocks[2], stride=2)
-        self.layer4 = self._stage(channels[2], channels[3], blocks[3], stride=2)
-        self.feature_dim = channels[-1]
-        self._initialise()
-
-    @staticmethod
-    def _stage(in_channels: int, channels: int, num_blocks: int, *, stride: int) -> nn.Sequential:
-        first = BasicBlock(in_channels, channels, stride)
-        return nn.Sequential(first, *(BasicBlock(channels, channels, 1) for _ in range(num_blocks - 1)))
-
-    def _initialise(self) -> None:
-        for name, module in self.named_modules():
-            # The authors replace the stem after initialising, so it alone keeps PyTorch's default.
-            if isinstance(module, nn.Conv2d) and name != "conv1":
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    def stages(self, x: Tensor) -> Tensor:
-        """The last feature map [N, 8 * width, h, w]."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        return cast(Tensor, self.layer4(self.layer3(self.layer2(self.layer1(x)))))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features [N, 8 * width], averaged over the last map."""
-        return torch.flatten(nn.functional.adaptive_avg_pool2d(self.stages(x), 1), 1)
+    module, wanted = run_file(name, "backbone")
+    here = {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
+    if wanted not in here:
+        own = [key for key, value in here.items() if getattr(value, "__module__", "") == module.__name__]
+        raise unknown(f"function in {module.__file__}", wanted, own)
+    _code[name] = here[wanted]
 
 
-def resolve_stem(stem: Stem, size: int) -> Literal["small", "small-pool"]:
-    """What "auto" means for pictures of this size: the paper keeps the max-pool for 64 px, not for 32."""
-    if stem == "auto":
-        return "small" if size <= LARGEST_SIZE_WITHOUT_POOL else "small-pool"
-    return stem
+def make_backbone(settings: BackboneSettings, size: int) -> Encoder:
+    """The untrained backbone that the settings name, for training pictures of `size` pixels."""
+    check_backbone(settings)
+    if settings.is_resnet:
+        block, blocks = RESNETS[settings.name]
+        return ResNet(blocks, block=block, width=settings.width, stem=resolve_stem(settings.stem, size))
+    made = make_library(settings.name, size) if is_library(settings.name) else _from_code(settings.name, size)
+    return as_encoder(made, settings.name, size)
 
 
-def make_backbone(settings: BackboneSettings, size: int) -> ResNet:
-    """The backbone that the settings name, for training pictures of `size` pixels."""
-    return ResNet(BLOCKS[settings.name], width=settings.width, stem=resolve_stem(settings.stem, size))
+def _from_code(name: str, size: int) -> nn.Module:
+    """What the function of a file returns; it is told the size of the pictures if it has a keyword for it."""
+    function = _code[name]
+    try:
+        takes_size = "size" in inspect.signature(function).parameters
+        made = function(size=size) if takes_size else function()
+    except Exception as error:
+        raise BadInput(f"backbone {name} failed: {failure(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise BadInput(f"backbone {name} returned a {type(made).__name__}; it has to return a torch.nn.Module")
+    return made

@@ -20,7 +20,8 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
     The blocks share weight and bias; the running statistics follow the mean of the blocks' statistics.
     In eval mode it is ordinary batch norm with the same state, so its weights load into a plain network. On several
-    ranks each has an equal share of the blocks, and its running statistics are of those alone.
+    ranks each has an equal share of the blocks, and its running statistics are of those alone. Layers inside it, such
+    as the activation of timm's batch norms, come after it.
     """
 
     def __init__(self, num_features: int, splits: int, *, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
@@ -31,7 +32,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         """[N, C, H, W] -> the same shape; N must be a multiple of `splits` while training."""
         splits = own_splits(self.splits)
         if not self.training or splits == 1:
-            return super().forward(input)
+            return followed(self, super().forward(input))
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
         assert self.num_batches_tracked is not None
         if len(input) % splits:
@@ -46,11 +47,18 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         with torch.no_grad():
             self.running_mean.lerp_(means.mean(0), self.momentum)
             self.running_var.lerp_(variances.mean(0), self.momentum)
-        return output
+        return followed(self, output)
 
     def extra_repr(self) -> str:
         """What print(network) shows."""
         return f"{self.num_features}, splits={self.splits}"
+
+
+def followed(norm: nn.Module, output: Tensor) -> Tensor:
+    """What the layers inside a batch norm make of its output."""
+    for layer in norm.children():
+        output = layer(output)
+    return output
 
 
 Normalised = tuple[Tensor, Tensor, Tensor]  # the batch, and the blocks' means and unbiased variances [S, C]
@@ -141,7 +149,10 @@ def own_splits(splits: int) -> int:
 
 
 class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the whole batch, whichever ranks its rows are on; [n, C, ...] on each, n the same for all."""
+    """Batch norm over the whole batch, whichever ranks its rows are on; [n, C, ...] on each, n the same for all.
+
+    Layers inside it come after it, as in `SplitBatchNorm2d`.
+    """
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Any number of dimensions."""
@@ -149,7 +160,7 @@ class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """The same shape. A rank's own statistics meet the others' once, and so do their gradients."""
         if not self.training or world_size() == 1:
-            return super().forward(input)
+            return followed(self, super().forward(input))
         x = input if input.dtype == torch.float64 else input.float()
         others = [dim for dim in range(x.ndim) if dim != 1]
         own_variance, own_mean = torch.var_mean(x, dim=others, correction=0)
@@ -164,7 +175,7 @@ class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
         if self.affine:
             scale = scale * self.weight
         x = (x - mean.view(shape)) * scale.view(shape)
-        return (x + self.bias.view(shape) if self.affine else x).to(input.dtype)
+        return followed(self, (x + self.bias.view(shape) if self.affine else x).to(input.dtype))
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
@@ -202,12 +213,19 @@ def split_batch_norm(network: nn.Module, splits: int) -> None:
         if isinstance(module, SplitBatchNorm2d):
             module.splits = splits
         elif isinstance(module, nn.BatchNorm2d) and splits > 1:
+            if type(module).forward is not nn.BatchNorm2d.forward and not list(module.children()):
+                raise BadInput(
+                    f"batch norm {name!r} of the backbone is a {type(module).__name__}, which cannot be split; "
+                    f"set method.bn_splits=1"
+                )
             if not module.affine or not module.track_running_stats or module.momentum is None:
                 raise BadInput(
                     f"batch norm {name!r} of the backbone has no weights, no running statistics or no momentum, and "
                     f"cannot be split; set method.bn_splits=1"
                 )
             split = SplitBatchNorm2d(module.num_features, splits, eps=module.eps, momentum=module.momentum)
+            for inner, layer in module.named_children():
+                split.add_module(inner, layer)
             split.load_state_dict(module.state_dict())
             setattr(network, name, split)
         else:

@@ -23,6 +23,7 @@ from msvq.train.listeners import Listeners
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.precision import autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
+from msvq.train.randomness import repeatable
 from msvq.train.runlog import RunLog
 from msvq.train.settings import TrainSettings
 from msvq.train.signals import Interrupted, Interruptions
@@ -181,7 +182,11 @@ class Trainer:
         self.optimiser.zero_grad()
         num, found = self.settings.accumulate, []
         parts = zip(*(whole.chunk(num) for whole in (images, labels, indices)), strict=True)
-        with enough_memory(self.device, len(images) * world_size(), num), compiles(self.settings.compile):
+        with (
+            repeatable(self.settings.seed, self.step, self.device),
+            enough_memory(self.device, len(images) * world_size(), num),
+            compiles(self.settings.compile),
+        ):
             for number, part in enumerate(parts):
                 if num > 1:  # the batch moves them once
                     wait(self.method, teachers=number > 0, queues=True)

@@ -1,0 +1,108 @@
+"""Weights to start from: what of a file fits a network, under whatever names it has there."""
+
+import argparse
+import pickle
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from msvq.errors import BadInput
+
+HEADS = {"fc", "classifier", "head", "heads", "projector", "projection", "predictor", "mlp_head", "linear"}
+TEACHERS = ("encoder_k", "teacher", "momentum", "target", "ema")  # slow copies: what has learned itself goes before
+COUNTER = "num_batches_tracked"  # of batch norm; files of old versions lack it
+INNER = "network."  # where the weights of a pooled network are
+SHOWN = 3  # names in a sentence
+MAX_DEPTH = 6  # dictionaries within dictionaries
+
+
+class Fit(NamedTuple):
+    """What of a file becomes a network's weights."""
+
+    weights: dict[str, Tensor]  # by the network's own names, all of them
+    prefix: str  # what they are called by in the file, before their own names
+    left_out: list[str]  # of the same network in the file, such as its classifier, without the prefix
+    elsewhere: int  # further tensors of the file
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file (.safetensors, or of torch.save), by their path in it. Nothing in it is run."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # many keep their flags beside the weights
+            return dict(_tensors(torch.load(path, map_location="cpu", weights_only=True)))
+    except pickle.UnpicklingError as error:
+        raise BadInput(
+            f"{str(path)!r} is no file of weights, or holds Python objects beside them, which could run code and are "
+            f"not loaded; save its state dict alone, where you trust it: torch.save(model.state_dict(), 'weights.pth')"
+        ) from error
+    except (SafetensorError, OSError, ValueError, RuntimeError, EOFError, KeyError, AttributeError) as error:
+        raise BadInput(f"{str(path)!r} is damaged, or no file of weights (.safetensors, .pth, .pt)") from error
+
+
+def _tensors(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in nested dictionaries, with dots between the keys."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, Mapping) and depth < MAX_DEPTH:
+        for key, inner in value.items():
+            yield from _tensors(inner, f"{path}.{key}" if path else str(key), depth + 1)
+
+
+def fit(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> Fit:
+    """The weights for a network whose state is `own`; raise if any is missing, has another shape or has no place."""
+    inner = INNER if all(name.startswith(INNER) for name in own) else ""
+    wanted = {name.removeprefix(inner): value for name, value in own.items()}
+    prefix = best_prefix(wanted, found)
+    theirs = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+    missing = [name for name in wanted if name not in theirs and not name.endswith(COUNTER)]
+    wrong = [name for name in wanted if name in theirs and theirs[name].shape != wanted[name].shape]
+    tops = {name.partition(".")[0] for name in wanted}
+    left_out = [name for name in theirs if name not in wanted]
+    strange = [name for name in left_out if name.partition(".")[0] in tops and not HEADS & set(name.split("."))]
+    problems = [
+        (wrong, "other shapes", [f"{n} is {list(theirs[n].shape)}, not {list(wanted[n].shape)}" for n in wrong]),
+        (missing, "missing", missing),
+        (strange, "without a place", strange),
+    ]
+    if wrong or missing or strange:
+        told = "; ".join(f"{what}: {_few(names)}" for bad, what, names in problems if bad)
+        raise BadInput(f"{source} does not fit the backbone ({told}){_way_out(wrong + missing, theirs)}")
+    weights = {f"{inner}{name}": theirs.get(name, value) for name, value in wanted.items()}
+    return Fit(weights, prefix, left_out, len(found) - len(theirs))
+
+
+def best_prefix(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """What the names in a file begin with, for most of the wanted ones; the first of several, a teacher's last."""
+    matched: Counter[str] = Counter()
+    for name, value in found.items():
+        parts = name.split(".")
+        for start in range(len(parts)):
+            rest = ".".join(parts[start:])
+            if rest in wanted:
+                same = value.shape == wanted[rest].shape
+                matched[name[: len(name) - len(rest)]] += 2 if same else 1
+    if not matched:
+        return ""
+    most = max(matched.values())
+    best = [prefix for prefix, count in matched.items() if count == most]
+    return min(best, key=lambda prefix: any(word in prefix for word in TEACHERS))
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _way_out(unfit: list[str], theirs: Mapping[str, Tensor]) -> str:
+    if unfit == ["conv1.weight"]:  # of a ResNet, and all else fits
+        stem = "standard" if theirs["conv1.weight"].shape[-1] == 7 else "small (or small-pool)"
+        return f"; --set backbone.stem={stem} gives it such a first layer"
+    return "; give weights of the same network, or another --backbone"

@@ -1,0 +1,142 @@
+"""Networks of torchvision and timm, untrained and without their classifiers: `torchvision:NAME`, `timm:NAME`.
+
+Their parameters keep the library's names, so that an encoder loads into the library's own network.
+"""
+
+import importlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from msvq.errors import BadInput
+
+LIBRARIES = ("torchvision", "timm")
+CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
+
+
+def is_library(name: str) -> bool:
+    """Whether a backbone is one of a library."""
+    return name.partition(":")[0] in LIBRARIES
+
+
+def make_library(name: str, size: int) -> nn.Module:
+    """An untrained network for pictures of `size` pixels: features [N, d], or maps [N, d, h, w]."""
+    check_library(name)
+    library, _, model = name.partition(":")
+    try:
+        return _torchvision(model, size) if library == "torchvision" else _timm(model, size, pretrained=False)
+    except BadInput:
+        raise
+    except Exception as error:  # each network has its own ways to say what it cannot do
+        raise BadInput(f"backbone {name} cannot be built for pictures of {size} pixels ({_told(error)})") from error
+
+
+def check_library(name: str) -> None:
+    """Raise if the library is not there or has no such network."""
+    library, _, model = name.partition(":")
+    if library == "timm":
+        _import("timm", name)
+    if model.partition(".")[0] not in library_names(library):
+        raise unknown_backbone(name, ())
+
+
+def unknown_backbone(name: str, own: Mapping[str, Any] | tuple[str, ...]) -> BadInput:
+    """The error for a backbone that does not exist, with the nearest one that does; `own`: those of this package."""
+    asked, _, plain = name.rpartition(":")
+    full = {model: f"{library}:{model}" for library in reversed(LIBRARIES) for model in library_names(library)}
+    if asked in LIBRARIES:
+        full = {model: f"{asked}:{model}" for model in library_names(asked)}
+    full |= {model: model for model in own}
+    near = get_close_matches(plain.lower(), full, n=1, cutoff=0.5)
+    hint = f"did you mean {full[near[0]]!r}? " if near else ""
+    return BadInput(
+        f"unknown backbone {name!r}; {hint}it is one of resnet18, resnet34 and resnet50, torchvision:NAME, timm:NAME, "
+        f"or path/to/file.py:function"
+    )
+
+
+def library_names(library: str) -> list[str]:
+    """The networks that a library has; none if it is not installed."""
+    if library == "torchvision":
+        from torchvision import models
+
+        return list(models.list_models(module=models))
+    try:
+        return cast(list[str], importlib.import_module("timm").list_models())
+    except ImportError:
+        return []
+
+
+def library_weights(name: str, size: int) -> dict[str, Tensor]:
+    """The library's own trained weights, fetched from the network or from its cache; a resnet's are torchvision's."""
+    library, _, model = name.rpartition(":")
+    try:
+        if library == "timm":
+            return cast(dict[str, Tensor], _timm(model, size, pretrained=True).state_dict())
+        from torchvision import models
+
+        weights = cast(Any, models.get_model_weights(model)).DEFAULT
+        return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    except Exception as error:  # of the network, of the hub's library, or that there are none
+        raise BadInput(
+            f"the trained weights of {name} could not be had ({_told(error)}); --init library needs the network once; "
+            f"without it, give --init a file"
+        ) from error
+
+
+def _torchvision(model: str, size: int) -> nn.Module:
+    from torchvision import models
+
+    options: dict[str, Any] = {}
+    if model.startswith("vit_"):
+        options = {"image_size": size}
+    elif model.startswith("maxvit"):
+        options = {"input_size": (size, size)}
+    elif model in ("googlenet", "inception_v3"):
+        options = {"aux_logits": False, "init_weights": True}
+    network: nn.Module = models.get_model(model, weights=None, **options)
+    name = next(name for name in CLASSIFIERS if hasattr(network, name))
+    setattr(network, name, _without_classes(getattr(network, name)))
+    if isinstance(getattr(network, "avgpool", None), nn.AdaptiveAvgPool2d):  # VGG's and AlexNet's leave a map
+        network.avgpool = nn.AdaptiveAvgPool2d(1)
+    return network
+
+
+def _without_classes(head: nn.Module) -> nn.Module:
+    """What of a head makes features: its norms and pools up to the first layer with classes or hidden units."""
+    kept = []
+    for layer in head.children() if isinstance(head, nn.Sequential) else [head]:
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            break
+        if not isinstance(layer, nn.Dropout):
+            kept.append(layer)
+    return nn.Sequential(*kept)
+
+
+def _timm(model: str, size: int, *, pretrained: bool) -> nn.Module:
+    timm = _import("timm", f"timm:{model}")
+    # Transformers are made for one size; of those that can, positions are interpolated where pictures have another.
+    ways: tuple[dict[str, Any], ...] = (
+        {"img_size": size, "dynamic_img_size": True},
+        {"img_size": size, "strict_img_size": False},
+        {"img_size": size},
+    )
+    for options in ways:
+        try:
+            return cast(nn.Module, timm.create_model(model, pretrained=pretrained, num_classes=0, **options))
+        except TypeError:  # it does not know such an option
+            continue
+    return cast(nn.Module, timm.create_model(model, pretrained=pretrained, num_classes=0))
+
+
+def _import(library: str, name: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ImportError:
+        raise BadInput(f"backbone {name} needs {library}; pip install 'msvq[{library}]' gives it") from None
+
+
+def _told(error: Exception) -> str:
+    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]

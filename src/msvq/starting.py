@@ -1,0 +1,115 @@
+"""What a run starts from: weights of a file, of an earlier run or of a library, fitted to its backbone."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from msvq.config import Settings
+from msvq.errors import BadInput
+from msvq.files import write_atomically
+from msvq.model.backbones import LIBRARY, make_backbone
+from msvq.model.initial import Fit, fit, read_weights
+from msvq.model.libraries import library_weights
+from msvq.own_code import is_code
+from msvq.run import WEIGHTS, load
+from msvq.weights import checkpoint_path, encoder_state, read_state
+
+KEPT = "initial.safetensors"  # in the run directory: what the encoder was before training
+LISTED = 12  # names of what was left out
+
+
+class Start(NamedTuple):
+    """Weights to start from, fitted to the backbone."""
+
+    source: str
+    fit: Fit
+    content: bytes  # of the weights as a file
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """By the backbone's own names."""
+        return self.fit.weights
+
+    @property
+    def sha256(self) -> str:
+        """Of the weights."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def note(self) -> str:
+        """What matched, and what was left out, for a person."""
+        named = f", called {self.fit.prefix}* there" if self.fit.prefix else ""
+        names = self.fit.left_out
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        left = f"; left out: {', '.join(names[:LISTED])}{more}" if names else ""
+        others = f"; {self.fit.elsewhere:,} tensors elsewhere in it not looked at" if self.fit.elsewhere else ""
+        return f"the backbone starts from {self.source}: all of its {len(self.weights)} tensors{named}{left}{others}"
+
+    def record(self) -> dict[str, Any]:
+        """For environment.json."""
+        return {
+            "from": self.source,
+            "tensors": len(self.weights),
+            "prefix": self.fit.prefix,
+            "left_out": self.fit.left_out,
+            "sha256": self.sha256,
+        }
+
+    def keep(self, out: Path) -> None:
+        """Write the weights into a run directory, so that they can be compared with what was learned."""
+        write_atomically(out / KEPT, lambda file: file.write(self.content))
+
+
+Fetch = Callable[[str, int], dict[str, Tensor]]
+
+
+def find_start(settings: Settings, size: int, fetch: Fetch = library_weights) -> Start | None:
+    """What `backbone.init` names, fitted to the backbone; None: it names nothing. `fetch` gets a library's weights."""
+    source = settings.backbone.init
+    if source is None:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        own = make_backbone(settings.backbone, size).state_dict()
+    if source == LIBRARY:
+        found = fetch_weights(settings.backbone.name, size, fetch)
+    else:
+        source = str(Path(source).expanduser().absolute())
+        found = weights_at(Path(source))
+    fitted = fit(own, found, f"--init {source}")
+    weights = {name: _plain(value.to(own[name].dtype)) for name, value in fitted.weights.items()}
+    return Start(source, fitted._replace(weights=weights), save(weights))
+
+
+def _plain(value: Tensor) -> Tensor:
+    """A copy that shares no memory, as a file of weights wants it."""
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def fetch_weights(name: str, size: int, fetch: Fetch) -> dict[str, Tensor]:
+    """A library's own weights."""
+    if is_code(name):
+        raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
+    return fetch(name, size)
+
+
+def weights_at(path: Path) -> dict[str, Tensor]:
+    """The weights in a file, or the encoder of a run."""
+    if path.is_dir():
+        run = load(path)
+        newest = checkpoint_path(run, "last")
+        return run.read_encoder() if newest.name == WEIGHTS else encoder_state(read_state(newest))
+    if not path.is_file():
+        raise BadInput(
+            f"there is nothing to start from at --init {str(path)!r}; give a file of weights, the directory of a run, "
+            f"or 'library' for the weights of torchvision or timm"
+        )
+    return read_weights(path)
+
+
+def kept_start(out: Path) -> dict[str, Tensor] | None:
+    """What the encoder of a run was before training, where it did not start afresh."""
+    return read_weights(out / KEPT) if (out / KEPT).is_file() else None

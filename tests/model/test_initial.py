@@ -1,0 +1,146 @@
+"""Weights to start from, under the names that files have them."""
+
+import argparse
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor
+
+from msvq.errors import BadInput
+from msvq.model.backbones import BackboneSettings, ResNet, make_backbone
+from msvq.model.initial import fit, read_weights
+from msvq.model.pooling import Pooled
+
+State = dict[str, Tensor]
+
+
+def state(**options: Any) -> State:
+    return ResNet(width=2, **options).state_dict()
+
+
+def head(prefix: str = "", name: str = "fc") -> State:
+    return {f"{prefix}{name}.weight": torch.zeros(4, 16), f"{prefix}{name}.bias": torch.zeros(4)}
+
+
+def under(prefix: str, values: State) -> State:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def same(left: State, right: State) -> bool:
+    return list(left) == list(right) and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "net.", "encoder_q.", "module.encoder_q.net.", "backbone."])
+def test_the_prefix_is_found(prefix: str) -> None:
+    theirs = state()
+    found = fit(state(), under(prefix, theirs) | head(prefix), "x.pth")
+    assert same(found.weights, theirs)
+    assert (found.prefix, found.left_out, found.elsewhere) == (prefix, ["fc.weight", "fc.bias"], 0)
+
+
+def test_what_learns_goes_before_its_teacher() -> None:
+    student, teacher = state(), state()
+    file = under("module.encoder_k.", teacher) | under("module.encoder_q.", student) | {"module.queue": torch.zeros(3)}
+    found = fit(state(), file, "x.pth")
+    assert same(found.weights, student)
+    assert (found.prefix, found.elsewhere) == ("module.encoder_q.", len(teacher) + 1)
+
+
+def test_a_pooled_network_takes_the_plain_names() -> None:
+    theirs = state()
+    found = fit(Pooled(ResNet(width=2)).state_dict(), theirs, "x.pth")
+    assert same(found.weights, under("network.", theirs))
+
+
+def test_old_files_do_not_count_batches() -> None:
+    file = {name: value for name, value in state().items() if "num_batches" not in name}
+    assert list(fit(state(), file, "x").weights) == list(state())
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        (state(stem="standard"), r"conv1.weight is \[2, 3, 7, 7\], not \[2, 3, 3, 3\].*backbone.stem=standard"),
+        (ResNet(width=4).state_dict(), r"other shapes: conv1.weight is \[4, 3, 3, 3\], not .* and \d+ more"),
+        (ResNet((3, 4, 6, 3), width=2).state_dict(), r"without a place: layer1.2.conv1.weight.* and \d+ more"),
+        ({k: v for k, v in state().items() if not k.startswith("layer4.1")}, "missing: layer4.1.conv1.weight"),
+        ({"a": torch.zeros(3)}, r"missing: conv1.weight, bn1.weight, bn1.bias and \d+ more"),
+        ({}, "missing: conv1.weight"),
+    ],
+)
+def test_what_does_not_fit_is_named(file: State, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        fit(state(), file, "--init x.pth")
+
+
+def test_torchvisions_own_resnet_fits_the_standard_stem() -> None:
+    own = make_backbone(BackboneSettings(stem="standard"), 32).state_dict()
+    theirs = torchvision.models.resnet18().state_dict()
+    found = fit(own, theirs, "library")
+    assert found.left_out == ["fc.weight", "fc.bias"]
+    assert torch.equal(found.weights["conv1.weight"], theirs["conv1.weight"])
+
+
+def test_a_classifier_beside_what_is_kept_of_a_head_is_left_out() -> None:
+    timm = pytest.importorskip("timm")
+    own = make_backbone(BackboneSettings(name="timm:test_convnext"), 32).state_dict()
+    found = fit(own, timm.create_model("test_convnext", num_classes=5).state_dict(), "x")
+    assert found.left_out == ["head.fc.weight", "head.fc.bias"]
+    mobile = make_backbone(BackboneSettings(name="torchvision:convnext_tiny"), 32).state_dict()
+    found = fit(mobile, torchvision.models.convnext_tiny().state_dict(), "x")
+    assert found.left_out == ["classifier.2.weight", "classifier.2.bias"]
+
+
+def test_a_small_stem_for_weights_of_a_small_stem() -> None:
+    with pytest.raises(BadInput, match=r"backbone\.stem=small \(or small-pool\)"):
+        fit(state(stem="standard"), state(), "x")
+
+
+@pytest.mark.parametrize("nest", [(), ("state_dict",), ("model",), ("checkpoint", "model")])
+def test_files_of_torch_save_may_be_nested(tmp_path: Path, nest: tuple[str, ...]) -> None:
+    theirs = state()
+    value: Any = under("module.", theirs)
+    for key in reversed(nest):
+        value = {key: value, "epoch": 3, "args": argparse.Namespace(lr=0.1), "optimizer": {"state": {0: {"m": None}}}}
+    torch.save(value, tmp_path / "x.pth")
+    found = fit(state(), read_weights(tmp_path / "x.pth"), "x.pth")
+    assert same(found.weights, theirs)
+    assert found.prefix == ".".join([*nest, "module."])
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    theirs = state()
+    save_file(theirs, tmp_path / "x.safetensors")
+    assert same(fit(state(), read_weights(tmp_path / "x.safetensors"), "x").weights, theirs)
+
+
+class Hostile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".ckpt", ".safetensors"])
+def test_a_file_cannot_run_code(tmp_path: Path, suffix: str) -> None:
+    mark, path = tmp_path / "mark", tmp_path / f"evil{suffix}"
+    for write in (torch.save, lambda value, file: file.write_bytes(pickle.dumps(value))):
+        write({"state_dict": Hostile(mark)}, path)
+        with pytest.raises(BadInput, match="file of weights"):
+            read_weights(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights", b"PK\x03\x04broken"])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_damaged_file(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match="file of weights"):
+        read_weights(path)
