@@ -143,6 +143,8 @@ def test_code_runs_only_when_it_is_named(tmp_path: Path, msvq_says: Says, monkey
     shutil.move(tmp_path / "own.py", tmp_path / "moved.py")
     assert msvq_says("evaluate", out, "--set", "k=5", "--backbone", moved)[0] == 0
     assert msvq_says("analyze", out, "--backbone", moved)[0] == 0
+    assert msvq_says("embed", out, "--split", "test", "--out", tmp_path / "e.npz", "--backbone", moved)[0] == 0
+    assert msvq_says("export", out, "--format", "torchscript", "--out", tmp_path / "e", "--backbone", moved)[0] == 0
     last = out / "checkpoints" / "last.ckpt"
     assert msvq_says("evaluate", out, "--set", "k=5", "--checkpoint", last, "--backbone", moved)[0] == 0
     assert msvq.load(out, backbone=moved).encoder(torch.zeros(2, 3, 32, 32)).shape == (2, 6)

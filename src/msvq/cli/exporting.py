@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from msvq.cli.judging import Checkpoint, RunPath
-from msvq.cli.options import app
+from msvq.cli.options import OwnBackbone, app
 from msvq.display import Display
 
 
@@ -26,6 +26,7 @@ def export(
     licence: Annotated[
         str, typer.Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
     ] = "unknown",
+    backbone: OwnBackbone = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a run's encoder for other tools, with its preprocessing, a model card and an example.
@@ -34,10 +35,16 @@ def export(
     Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
     """
     from msvq.export import export_run
+    from msvq.run import load
 
-    display = Display(Console(stderr=True))
     done = export_run(
-        run, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite, display=display
+        load(run, backbone=backbone),
+        format=format,
+        out=out,
+        checkpoint=checkpoint,
+        licence=licence,
+        overwrite=overwrite,
+        display=Display(Console(stderr=True)),
     )
     say = Display(Console()).note
     allowed = done.manifest["checked"]["tolerance"]

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from msvq.cli.judging import Checkpoint, Download, RunPath, Source
-from msvq.cli.options import Device, Root, Stopped, app
+from msvq.cli.options import Device, OwnBackbone, Root, Stopped, app
 from msvq.display import Display
 
 Split = Annotated[
@@ -41,6 +41,7 @@ def embed(
     checkpoint: Checkpoint = "last",
     device: Device = None,
     precision: ExactPrecision = None,
+    backbone: OwnBackbone = None,
     batch_size: Annotated[
         int, typer.Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
     ] = 256,
@@ -52,10 +53,11 @@ def embed(
     """
     from msvq.retrieve.embedding import embed as run_embed
     from msvq.retrieve.embedding import tell_skipped
+    from msvq.run import load
 
     with _resumable():
         written = run_embed(
-            run,
+            load(run, backbone=backbone),
             out,
             data=data,
             data_root=data_root,
@@ -89,6 +91,7 @@ def search(
     checkpoint: Checkpoint = "last",
     device: Device = None,
     precision: ExactPrecision = None,
+    backbone: OwnBackbone = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the pictures that are most like a query.
@@ -98,10 +101,11 @@ def search(
     """
     from msvq.retrieve import showing
     from msvq.retrieve.searching import search as run_search
+    from msvq.run import load
 
     with _resumable():
         found = run_search(
-            run,
+            load(run, backbone=backbone),
             query,
             data=data,
             data_root=data_root,
@@ -138,6 +142,7 @@ def duplicates(
     checkpoint: Checkpoint = "last",
     device: Device = None,
     precision: ExactPrecision = None,
+    backbone: OwnBackbone = None,
     as_json: AsJson = False,
 ) -> None:
     """Find pictures that are there more than once, as the encoder sees them.
@@ -148,10 +153,11 @@ def duplicates(
     """
     from msvq.retrieve import showing
     from msvq.retrieve.duplicates import find_duplicates
+    from msvq.run import load
 
     with _resumable():
         found = find_duplicates(
-            run,
+            load(run, backbone=backbone),
             data=data,
             data_root=data_root,
             split=split,
