@@ -25,7 +25,8 @@ from msvq.methods import METHODS
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 
-SMALL = ["backbone.width=2", "train.batch_size=16", "data.limit=64", "data.workers=1", "analyze.map=0"]
+NARROW = "backbone.width=2"
+SMALL = [NARROW, "train.batch_size=16", "data.limit=64", "data.workers=1", "analyze.map=0"]
 SET = [word for setting in SMALL for word in ("--set", setting)]
 BEHIND = {
     "pretrain": ["--epochs", "1", *SET, "--overwrite"],
@@ -94,6 +95,8 @@ def typed(command: Command) -> list[str]:
     if {"--resume", "--auto-resume"} & set(words):
         return words
     behind = BEHIND.get(words[0], [])
+    if any(word.startswith(("timm:", "torchvision:")) for word in words):  # their networks have no width
+        behind = [word for word, after in zip(behind, [*behind[1:], ""], strict=True) if NARROW not in (word, after)]
     if words[0] == "pretrain" and "--method" not in words:
         behind = [*behind, "--set", "method.queue_size=64"]
     return [*words, *behind]
