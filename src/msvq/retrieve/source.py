@@ -143,11 +143,13 @@ class _Arrays:
     def decoded(self, portions: Iterable[Positions], side: int) -> Generator[Result]:
         for rows in portions:
             places = self.chosen[rows]
-            parts = [
-                self.splits.train.take(places[places < self.num_train]),
-                self.splits.test.take(places[places >= self.num_train] - self.num_train),
-            ]
-            yield Result(np.concatenate([part for part in parts if len(part)]), {})
+            train = places < self.num_train
+            some = self.splits.train if train.any() else self.splits.test
+            images = np.empty((len(places), *some.images.shape[1:]), np.uint8)
+            for chosen, part, first in ((train, self.splits.train, 0), (~train, self.splits.test, self.num_train)):
+                if chosen.any():
+                    images[chosen] = part.take(places[chosen] - first)
+            yield Result(images, {})
 
     def sizes(self, positions: Sequence[int]) -> list[int]:
         train = min(self.splits.train.images.shape[1:3])
