@@ -1,9 +1,12 @@
 """Files that are never half written."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from msvq.errors import BadInput
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -23,3 +26,11 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; what cannot be encoded (a file name's odd bytes) is written as an escape."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
+
+
+def no_room(place: Path, needed: int, what: str, ways: str) -> BadInput:
+    """The error for a disk with too little space; `what`: what takes it, and `ways` out besides freeing some."""
+    free = shutil.disk_usage(place).free
+    return BadInput(
+        f"the disk of {str(place)!r} has {free / 1e9:.1f} GB left and {what} {needed / 1e9:.1f} GB; free some, {ways}"
+    )

@@ -30,7 +30,7 @@ from msvq.data.skipping import check_skipped
 from msvq.data.workers import HASH_BYTES, Task, Workers
 from msvq.display import Advance, Display, printable
 from msvq.errors import BadInput
-from msvq.files import write_atomically, write_text
+from msvq.files import no_room, write_atomically, write_text
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 PIXELS = "images.u8"
@@ -183,8 +183,8 @@ def _make(
     """Write the pack beside its place, then move it there. The lock is held: any other unfinished one is dead."""
     _sweep(place)
     needed = pack_bytes(len(items), side) if pixels else 0
-    if (free := shutil.disk_usage(place).free) < needed:
-        raise BadInput(_full(place, needed, free))
+    if shutil.disk_usage(place).free < needed:
+        raise _full(place, needed)
     temporary = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=place))
     try:
         file = temporary / PIXELS if pixels else None
@@ -204,7 +204,7 @@ def _make(
         temporary.rename(place / key)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise BadInput(_full(place, needed, shutil.disk_usage(place).free)) from None
+            raise _full(place, needed) from None
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -293,8 +293,6 @@ def pieces(items: Items, order: Sequence[int] | NDArray[np.int64], num: int = 32
         yield [items[int(i)] for i in order[start : start + num]]
 
 
-def _full(place: Path, needed: int, free: int) -> str:
-    return (
-        f"the disk of {str(place)!r} has {free / 1e9:.1f} GB left and the pictures need {needed / 1e9:.1f} GB; "
-        f"free some, point MSVQ_HOME at another disk, or decode while training with --set data.mode=stream"
-    )
+def _full(place: Path, needed: int) -> BadInput:
+    ways = "point MSVQ_HOME at another disk, or decode while training with --set data.mode=stream"
+    return no_room(place, needed, "the pictures need", ways)

@@ -5,6 +5,7 @@ An index is a folder of plain arrays (`FILES`) and a card with their checksums, 
 the features of the others are taken over from the index before.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -24,7 +25,8 @@ from msvq.data.names import Names
 from msvq.data.packing import hold, opens
 from msvq.data.places import indexes
 from msvq.display import Display, printable
-from msvq.files import write_atomically, write_text
+from msvq.errors import BadInput
+from msvq.files import no_room, write_atomically, write_text
 from msvq.retrieve.encoder import Embedder
 from msvq.retrieve.parts import Parts, check_readable
 from msvq.retrieve.source import Positions, Source
@@ -62,31 +64,42 @@ def open_index(source: Source, embedder: Embedder, *, batch_size: int = 256, dis
     """The index of these pictures by this encoder: from the cache, or made now."""
     key = hashlib.sha256(f"{RULES} {embedder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
     place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
-    stored = _current(place / key, source, embedder, display)
+    try:
+        stored = _current(place / key, source, embedder, display)
+    except Damaged:
+        stored = None
     if stored is None:
         place.mkdir(parents=True, exist_ok=True)
         with hold(place / ".lock", display, "another command is indexing these pictures; waiting for it"):
-            stored = _current(place / key, source, embedder, display)
+            try:
+                stored = _current(place / key, source, embedder, display)  # another may have made it meanwhile
+            except Damaged as damage:
+                display.note(f"the index of {source.origin} is damaged ({damage}): making it again")
             if stored is None:
                 _make(source, embedder, place, key, batch_size, display)
-                stored = _load(place / key, embedder, display, fresh=True)
-    assert stored is not None
+                stored = _made(place / key, embedder, display)
     check_readable(stored.index.skipped, len(source))
     return stored.index
 
 
 def _current(folder: Path, source: Source, embedder: Embedder, display: Display) -> _Stored | None:
-    """The index in a folder, unless it is damaged or a picture that could not be read can be read now."""
-    try:
-        stored = _load(folder, embedder, display)
-    except Damaged as damage:
-        display.note(f"the index of {source.origin} is damaged ({damage}): making it again")
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
+    """The index in a folder, None if a picture that could not be read can be read now; or Damaged."""
+    stored = _load(folder, embedder, display)
     if stored is None:
         return None
     passing = [i for i, reason in stored.index.skipped.items() if reason.startswith(PASSING)]
     return None if any(opens(Path(source.root, source.names[i])) for i in passing) else stored
+
+
+def _made(folder: Path, embedder: Embedder, display: Display) -> _Stored:
+    """The index that this process has just written."""
+    try:
+        stored = _load(folder, embedder, display, fresh=True)
+    except Damaged as damage:
+        raise BadInput(f"the index in {str(folder)!r} cannot be read back ({damage}); is the disk failing?") from None
+    if stored is None:
+        raise BadInput(f"the index in {str(folder)!r} was deleted as soon as it was written; give the command again")
+    return stored
 
 
 def _load(folder: Path, embedder: Embedder, display: Display, *, fresh: bool = False) -> _Stored | None:
@@ -119,8 +132,7 @@ def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size:
     kept = np.sort(np.concatenate([reused, parts.kept]))
     temporary = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=place))
     try:
-        with (temporary / FEATURES).open("wb") as file:
-            file.truncate(len(kept) * embedder.feature_dim * 4)
+        _reserve(temporary / FEATURES, len(kept) * embedder.feature_dim * 4)
         target = np.memmap(temporary / FEATURES, "<f4", "r+", shape=(len(kept), embedder.feature_dim))
         if before is not None:
             _copy(target, np.searchsorted(kept, reused), before.index.features, rows)
@@ -130,7 +142,7 @@ def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size:
             start += len(features)
         target.flush()
         _write_rest(source, embedder, temporary, key, kept, skipped, display)
-        shutil.rmtree(place / key, ignore_errors=True)  # one with pictures that could not be read then
+        shutil.rmtree(place / key, ignore_errors=True)  # a damaged one, or pictures could not be read then
         temporary.rename(place / key)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -138,6 +150,21 @@ def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size:
     others = [folder for folder in place.iterdir() if folder.is_dir() and folder.name != key]
     for older in sorted(others, key=lambda folder: folder.stat().st_mtime)[: -KEPT + 1]:
         shutil.rmtree(older, ignore_errors=True)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Make a file that has its space on the disk already: writing to a map of one that has not may end the process."""
+    if shutil.disk_usage(path.parent).free < size:
+        raise no_room(path.parent.parent, size, "the index needs", "or point MSVQ_HOME at another disk")
+    with path.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except AttributeError:  # not on every system
+            file.truncate(size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # nor on every disk
+                raise
+            file.truncate(size)
 
 
 def _write_rest(
