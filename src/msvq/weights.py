@@ -24,6 +24,8 @@ class Weights(NamedTuple):
     encoder: nn.Module
     checkpoint: str  # "last", "best", or the name of a file
     step: int | None  # None where the file does not say
+    backbone: BackboneSettings  # what the encoder was built by, and for training pictures of what size
+    train_size: int
 
 
 def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
@@ -31,9 +33,10 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     path = checkpoint_path(run, checkpoint)
     own = path.resolve() == (run.path / WEIGHTS).resolve()
     if own:  # the card belongs to the weights and is sealed; config.yaml anyone may edit
-        encoder = make_backbone(BackboneSettings.model_validate(run.card["backbone"]), run.card["train_size"])
+        backbone, size = BackboneSettings.model_validate(run.card["backbone"]), int(run.card["train_size"])
     else:
-        encoder = make_backbone(run.config.backbone, trained_size(run))
+        backbone, size = run.config.backbone, trained_size(run)
+    encoder = make_backbone(backbone, size)
     if path.suffix == ".safetensors":
         state = run.read_encoder() if own else _read_safetensors(path)
         step = max((line["step"] for line in run.metrics()), default=None) if own else None
@@ -42,7 +45,8 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
         _check_settings(run, saved, path, "backbone")
         state, step = encoder_state(saved), saved.get("step")
     _fill(encoder, state, path)
-    return Weights(encoder.eval().requires_grad_(False), checkpoint_name(run, checkpoint, path), step)
+    name = checkpoint_name(run, checkpoint, path)
+    return Weights(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size)
 
 
 def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None) -> tuple[Method, str, int]:

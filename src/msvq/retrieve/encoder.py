@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from torch import nn
 
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
+from msvq.own_code import is_code
 from msvq.run import CARD, Run
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
-from msvq.weights import load_encoder
+from msvq.weights import Weights, load_encoder
 
 # On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
 # on the shape of the whole batch in the last bits, and so would not on --batch-size.
@@ -34,7 +36,7 @@ class Embedder:
     feature_dim: int
     device: torch.device
     precision: str
-    key: str  # of the weights and all that changes the numbers
+    key: str  # of the weights, the network and all else that changes the numbers
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Features of the pictures; the same for a picture whatever the others are, in fp32 on a CPU."""
@@ -75,7 +77,7 @@ def open_embedder(
     exact = resolve_precision(chosen, target)
     feeding = _feeding(run)
     state = weights.encoder.state_dict()
-    digest = hashlib.sha256(json.dumps([feeding, exact, target.type, CHUNK]).encode())
+    digest = hashlib.sha256(json.dumps([feeding, exact, target.type, CHUNK, _network(weights)]).encode())
     for name in sorted(state):
         digest.update(name.encode())
         digest.update(state[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -90,6 +92,15 @@ def open_embedder(
         precision=exact,
         key=digest.hexdigest()[:32],
     )
+
+
+def _network(weights: Weights) -> list[Any]:
+    """What the network is: the same weights give other features in another one, or after a change of its code."""
+    name, size = weights.backbone.name, weights.train_size
+    if not is_code(name):
+        return [name, weights.backbone.width, weights.backbone.stem, size]
+    file, _, function = name.rpartition(":")
+    return [hashlib.sha256(Path(file).read_bytes()).hexdigest(), function, size]
 
 
 def _feeding(run: Run) -> dict[str, Any]:
