@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,17 @@ from rich.console import Console
 from tests.retrieve.conftest import NUM, Says, save_arrays
 
 import msvq
+from msvq.data.workers import Result
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.retrieve import encoder
 from msvq.retrieve import parts as parts_module
 from msvq.retrieve.embedding import embed
 from msvq.retrieve.encoder import CHUNK, Embedder, open_embedder
 from msvq.retrieve.formats import WRITERS
 from msvq.retrieve.parts import Parts
-from msvq.retrieve.source import open_source
+from msvq.retrieve.source import Positions, _Files, open_source
+from msvq.weights import load_encoder
 
 
 @pytest.fixture
@@ -214,6 +217,80 @@ def test_mistakes_get_one_sentence_and_leave_nothing(says: Says, small_run: msvq
         assert len(error.strip().splitlines()) == 1
         assert not said
         assert not list(photos.parent.glob("e.*")), words
+
+
+def test_the_data_are_never_written_over(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
+    save_arrays(tmp_path / "e.npz")
+    for name in ("list.csv", "x.skipped.csv"):
+        (tmp_path / name).write_text("file\nphotos/beach/03.png\n")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "list.csv")
+    for command, data, out in (
+        ("embed", "e.npz", "e.npz"),
+        ("embed", "list.csv", "link.csv"),
+        ("embed", "x.skipped.csv", "x.npz"),  # whose list of skipped pictures that is
+        ("duplicates", "list.csv", "list.csv"),
+    ):
+        before = (tmp_path / data).read_bytes()
+        code, _, error = says(command, small_run.path, "--data", tmp_path / data, "--out", tmp_path / out)
+        assert code == 2
+        assert "is the file that --data reads, and would be lost; choose another name" in error
+        assert (tmp_path / data).read_bytes() == before
+
+
+def test_a_name_of_two_lines_is_one_row(small_run: msvq.Run, photos: Path) -> None:
+    (photos / "city" / "20.png").rename(photos / "city" / "a\nb.png")
+    embed(small_run, photos.parent / "e.csv", data=str(photos))
+    with (photos.parent / "e.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == NUM
+    assert "city/a\nb.png" in [row["file"] for row in rows]
+    assert all(np.isfinite(float(row["f31"])) for row in rows)
+
+
+@pytest.mark.usefixtures("tiny_parts")
+def test_what_could_not_be_read_now_is_tried_again(
+    says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, parts = photos.parent / "e.npz", photos.parent / "e.npz.parts"
+    words = ["embed", small_run.path, "--data", photos, "--out", out, "--batch-size", 8]
+    real = _Files.decoded
+
+    def passing(self: _Files, portions: Iterable[Positions], side: int) -> Generator[Result]:
+        for first, result in enumerate(real(self, portions, side)):
+            yield result if first else result._replace(reasons={0: "cannot be read: Input/output error"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Files, "decoded", passing)
+        code, said, _ = says(*words)
+    assert code == 0
+    assert f"{NUM - 1} pictures" in said
+    assert "the same command tries those again" in said
+    assert parts.is_dir()
+    seen = counting(monkeypatch)
+    code, said, _ = says(*words)
+    assert f"{NUM} pictures" in said
+    assert "tries" not in said
+    assert sum(seen) == 8  # the part with that picture
+    assert not parts.exists()
+
+
+def test_another_network_with_the_same_weights_has_another_key(
+    small_run: msvq.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = load_encoder(small_run)
+    keys = set()
+    code = tmp_path / "mine.py"
+    for content, change in (
+        ("", {}),
+        ("", {"stem": "standard"}),
+        ("a = 1", {"name": f"{code}:make"}),
+        ("a = 2", {"name": f"{code}:make"}),
+    ):
+        code.write_text(content)
+        other = weights._replace(backbone=weights.backbone.model_copy(update=change))
+        monkeypatch.setattr(encoder, "load_encoder", lambda *arguments, other=other: other)
+        keys.add(open_embedder(small_run).key)
+    assert len(keys) == 4
 
 
 def test_parquet_without_its_library(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

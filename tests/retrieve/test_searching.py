@@ -3,7 +3,11 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +19,10 @@ import msvq
 from msvq.data.patterns import make_patterns
 from msvq.data.places import indexes
 from msvq.display import Display
-from msvq.retrieve import searching
+from msvq.retrieve import index, page, searching
 from msvq.retrieve.encoder import open_embedder
-from msvq.retrieve.index import Index, open_index, unit_rows
+from msvq.retrieve.index import Index, _reserve, open_index, unit_rows
+from msvq.retrieve.page import make_thumbnails
 from msvq.retrieve.searching import nearest, search
 from msvq.retrieve.source import open_source
 
@@ -44,8 +49,8 @@ def test_nearest_is_what_a_full_sort_gives(num: int, monkeypatch: pytest.MonkeyP
 
 
 def test_a_picture_of_the_data_finds_itself_first(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    query, page = photos / "city" / "20.png", photos.parent / "page.html"
-    code, said, _ = says("search", small_run.path, "--data", photos, "--query", query, "--html", page, "--top", 100)
+    query, file = photos / "city" / "20.png", photos.parent / "page.html"
+    code, said, _ = says("search", small_run.path, "--data", photos, "--query", query, "--html", file, "--top", 100)
     assert code == 0
     lines = said.splitlines()
     assert lines[0] == f"most like {query}, of {NUM} pictures"
@@ -56,7 +61,7 @@ def test_a_picture_of_the_data_finds_itself_first(says: Says, small_run: msvq.Ru
     unit = unit_rows(expected.features)
     order = np.argsort(-(unit @ unit[expected.names.index("city/20.png")]))
     assert [line.split()[-1] for line in lines[2:5]] == [expected.names[i] for i in order[:3]]
-    text = page.read_text()
+    text = file.read_text()
     assert text.count("<figure>") == NUM + 1
     assert not re.search(r"(src|href)=\"(?!data:)", text)
 
@@ -83,14 +88,14 @@ def test_only_what_changed_is_embedded_again(
     Image.fromarray(images[1]).save(photos / "city" / "20.png")
     (photos / "city" / "21.png").unlink()
     (photos / "beach" / "99.jpg").unlink()
-    index = index_of(small_run, photos)
+    made = index_of(small_run, photos)
     assert sum(seen) == 2  # the new and the changed one; what could not be read is not tried again
-    assert len(index) == NUM
-    assert list(index.skipped.values()) == ["is not a picture"]
+    assert len(made) == NUM
+    assert list(made.skipped.values()) == ["is not a picture"]
     expected = small_run.embed_source(photos, workers=1)
-    np.testing.assert_allclose(index.features, unit_rows(expected.features), atol=1e-6)
+    np.testing.assert_allclose(made.features, unit_rows(expected.features), atol=1e-6)
     shutil.rmtree(indexes())
-    np.testing.assert_array_equal(index_of(small_run, photos).features, index.features)  # to the bit
+    np.testing.assert_array_equal(index_of(small_run, photos).features, made.features)  # to the bit
 
 
 def test_another_encoder_has_another_index(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,23 +121,94 @@ def test_a_damaged_index_is_made_again(
 def test_a_page_escapes_hostile_names(small_run: msvq.Run, photos: Path) -> None:
     hostile = "<script>alert(1)<\\script>&\"'.png"
     shutil.copy(photos / "city" / "20.png", photos / "city" / hostile)
-    page = photos.parent / "page.html"
-    search(small_run, [photos / "city" / hostile], data=str(photos), html=page)
-    text = page.read_text()
+    file = photos.parent / "page.html"
+    search(small_run, [photos / "city" / hostile], data=str(photos), html=file)
+    text = file.read_text()
     assert "<script" not in text
     assert "&lt;script&gt;" in text
 
 
+def test_thumbnails_are_those_of_their_names(small_run: msvq.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(small_run, "patterns")
+    num_train = source.names.index("test 0")
+    mixed = [num_train + 3, 5, num_train, 2, num_train + 1, 9]  # as a search ranks them
+    expected = np.concatenate([next(source.decoded([np.array([place])], 32)).rows for place in mixed])
+    (result,) = source.decoded([np.array(mixed)], 32)
+    np.testing.assert_array_equal(result.rows, expected)
+    monkeypatch.setattr(page, "data_address", lambda pixels, quality: pixels.tobytes().hex())
+    made = make_thumbnails(source, mixed)
+    assert [made[place].address for place in mixed] == [pixels.tobytes().hex() for pixels in expected]
+
+
+def test_a_full_disk_is_told_before_the_index_is_written(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = photos.parent / "reserved"
+    _reserve(file, 100_000)
+    assert file.stat().st_blocks * 512 >= 100_000  # no holes, which a map would fill when the disk is full
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=100))
+    with pytest.raises(msvq.BadInput, match=r"has 0\.0 GB left and the index needs .* MSVQ_HOME"):
+        index_of(small_run, photos)
+    assert not list(indexes().glob("*/*/features.f32"))
+
+
+def test_a_damaged_index_stays_until_the_lock_is_held(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_of(small_run, photos)
+    (file,) = indexes().glob("*/*/features.f32")
+    whole = file.read_bytes()
+    file.write_bytes(b"x" + whole[1:])
+
+    @contextmanager
+    def repaired(*arguments: object) -> Iterator[None]:
+        assert file.exists()
+        file.write_bytes(whole)  # another process has made it, which was waited for
+        yield
+
+    monkeypatch.setattr(index, "hold", repaired)
+    seen = counting(monkeypatch)
+    assert len(index_of(small_run, photos)) == NUM
+    assert not seen
+
+
+def test_an_index_that_cannot_be_read_back_is_one_sentence(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = index.map_checked
+
+    def broken(folder: Path, *arguments: Any) -> Any:
+        (folder / "names.u8").unlink()
+        return real(folder, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "map_checked", broken)
+        with pytest.raises(msvq.BadInput, match=r"cannot be read back \(No such file"):
+            index_of(small_run, photos)
+        patch.setattr(index, "_load", lambda *arguments, **options: None)
+        with pytest.raises(msvq.BadInput, match="was deleted"):
+            index_of(small_run, photos)
+    assert len(index_of(small_run, photos)) == NUM
+
+
+def test_names_are_printed_as_they_are(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    shutil.copy(photos / "city" / "20.png", photos / "city" / ":cat:.png")
+    _, said, _ = says("search", small_run.path, "--data", photos, "--query", photos / "city" / ":cat:.png")
+    assert said.count(":cat:.png") == 2
+    _, _, error = says("search", small_run.path, "--data", photos, "--query", ":dog:.png")
+    assert ":dog:.png" in error
+
+
 def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
     good = ["--data", photos, "--query", photos / "city" / "20.png"]
-    pages = {"--html": tmp_path / "page.txt"}, {"--html": tmp_path / "none" / "page.html"}
+    bad_pages = {"--html": tmp_path / "page.txt"}, {"--html": tmp_path / "none" / "page.html"}
     cases = [
         (["--data", photos, "--query", photos / "city" / "letter.jpg"], "letter.jpg' is not a picture; name a picture"),
         (["--data", photos, "--query", "nothing.jpg"], "is no file, nor the name of a picture there"),
         (["--data", photos, "--query", photos], "is a folder"),
         (["--data", photos, "--query", "city/letter.jpg"], "'city/letter.jpg' is not a picture"),
         ([*good, "--top", "0"], "--top"),
-        *(([*good, *(word for pair in page.items() for word in pair)], "--html") for page in pages),
+        *(([*good, *(word for pair in bad.items() for word in pair)], "--html") for bad in bad_pages),
     ]
     for words, expected in cases:
         code, said, error = says("search", small_run.path, *words)

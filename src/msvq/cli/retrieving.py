@@ -73,6 +73,8 @@ def embed(
     say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {written.path}")
     if written.skipped:
         say(f"{tell_skipped(written.skipped)}  {written.skipped_path}")
+    if written.parts is not None:
+        say(f"the same command tries those again that could not be read now; all others are kept in {written.parts}")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from msvq.display import Advance, Display, printable
 from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.retrieve.encoder import open_embedder
-from msvq.retrieve.formats import check_file
+from msvq.retrieve.formats import check_apart, check_file
 from msvq.retrieve.index import open_index
 from msvq.retrieve.page import Cell, Group, make_thumbnails, named_class, write_page
 from msvq.retrieve.source import Positions, Source, open_source
@@ -149,6 +149,9 @@ def find_duplicates(
     if html is not None:
         check_file("--html", html, [".html", ".htm"])
     run = run if isinstance(run, Run) else load(run)
+    for option, path in (("--out", out), ("--html", html)):
+        if path is not None:
+            check_apart(option, path, data or run.config.data.source)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     index = open_index(source, embedder, display=display)

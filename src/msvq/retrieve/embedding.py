@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from msvq.data.decode import PASSING
 from msvq.display import Display, printable
 from msvq.errors import BadInput
 from msvq.files import write_atomically, write_text
 from msvq.retrieve.encoder import open_embedder
-from msvq.retrieve.formats import Table, writer_for
+from msvq.retrieve.formats import Table, check_apart, writer_for
 from msvq.retrieve.parts import Parts, check_batch_size, check_readable
 from msvq.retrieve.source import open_source
 from msvq.run import Run, load
@@ -34,6 +35,7 @@ class Written:
     feature_dim: int
     skipped: tuple[tuple[str, str], ...]
     skipped_path: Path | None  # lists them, where there are some
+    parts: Path | None  # kept where some of them may be readable later: the same call tries those again
 
 
 def embed(
@@ -53,11 +55,14 @@ def embed(
     """Write the features of all pictures to an .npz, .parquet or .csv. The arguments are those of `msvq embed`.
 
     Until it is whole, finished parts are kept in `<out>.parts`; the same call continues from them, to the same bits.
+    They stay there if a picture could not be read for a reason that may pass: the same call tries it again.
     """
     out, display = Path(out), display or Display()
     write = writer_for(out)
     check_batch_size(batch_size)
     run = run if isinstance(run, Run) else load(run)
+    for path in (out, _skipped_path(out)):
+        check_apart("--out", path, data or run.config.data.source)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     folder = out.with_name(f"{out.name}.parts")
@@ -87,8 +92,10 @@ def embed(
             write_atomically(whole, lambda file: write(file, table, advance))
         listed = write_skipped(out, skipped)
         whole.replace(out)
-        parts.remove()
-    return Written(out, len(parts.kept), embedder.feature_dim, skipped, listed)
+        again = any(reason.startswith(PASSING) for reason in parts.skipped.values())
+        if not again:
+            parts.remove()
+    return Written(out, len(parts.kept), embedder.feature_dim, skipped, listed, folder if again else None)
 
 
 @contextmanager
@@ -108,7 +115,7 @@ def _alone(folder: Path, out: Path) -> Iterator[None]:
 
 def write_skipped(out: Path, skipped: Skipped) -> Path | None:
     """Write `<out without its ending>.skipped.csv`; without skipped pictures, take an older one away."""
-    path = out.with_name(f"{out.stem}.skipped.csv")
+    path = _skipped_path(out)
     if not skipped:
         path.unlink(missing_ok=True)
         return None
@@ -117,6 +124,10 @@ def write_skipped(out: Path, skipped: Skipped) -> Path | None:
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
     return path
+
+
+def _skipped_path(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.skipped.csv")
 
 
 def tell_skipped(skipped: Skipped) -> str:

@@ -98,9 +98,10 @@ def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
     numbers = ",%.9g" * table.feature_dim + "\n"
     for features, names, labels, words in table.blocks():
         text = io.StringIO(newline="")
-        write = csv.writer(text, lineterminator="").writerow
+        write = csv.writer(text, lineterminator="\n").writerow
         for row, name, label, word in zip(features, names, labels, words, strict=True):
             write([name, label, word])
+            text.seek(text.tell() - 1)  # the numbers take the place of the end of the line
             text.write(numbers % tuple(row.tolist()))
         file.write(text.getvalue().encode())
         advance(len(features))
@@ -142,6 +143,13 @@ def check_file(option: str, path: Path, endings: Sequence[str]) -> None:
         raise BadInput(f"{option} {str(path)!r} is a folder; name a file in it, such as features{endings[0]}")
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {str(path)!r}: there is no folder {str(path.absolute().parent)!r}; make it first")
+
+
+def check_apart(option: str, path: Path, data: str) -> None:
+    """Raise if a file to write is the one that the pictures come from."""
+    read = Path(data).expanduser()
+    if path.is_file() and read.is_file() and path.samefile(read):
+        raise BadInput(f"{option}: {str(path)!r} is the file that --data reads, and would be lost; choose another name")
 
 
 def writer_for(out: Path) -> Writer:
