@@ -1,5 +1,6 @@
 """Every command as a person uses it, and every mistake they may make."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -198,6 +199,24 @@ def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
     assert answer.code == 2
     assert "Traceback" in answer.err
     assert "unknown method 'nope'" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "place"), [("pretrain", "msvq.pretraining.pretrain"), ("export", "msvq.export.export_run")]
+)
+def test_a_full_disk_is_told_with_what_the_command_can_do(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(place, full)
+    monkeypatch.setattr("msvq.run.load", lambda *arguments, **options: None)
+    words = [str(tmp_path)] if command == "export" else []
+    code, _, error = shell("--debug", command, *words, "--out", str(tmp_path / "x"))
+    assert code == 2
+    assert "msvq: the disk is full; free some space" in error
+    assert ("--resume goes on from there" in error) == (command == "pretrain")
 
 
 def test_a_directory_of_other_files_is_never_touched(shell: Shell, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from msvq.data.folders import walk
 from msvq.data.official import OFFICIAL, Facts, find_official
@@ -89,7 +89,7 @@ def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> Non
     for row in known:
         numbers = (f"{row['train']:,}", f"{row['test']:,}", str(row["classes"]), str(row["size"]))
         state = row["state"] + (f"\n{row['where']}" if row["where"] else "")
-        table.add_row(row["name"], *numbers, escape(state))
+        table.add_row(row["name"], *numbers, Text(state))
     console.print(table)
     console.print(
         f"Looked in {downloads() if root is None else root}; --data-root names another folder. Your own pictures need "
@@ -97,10 +97,12 @@ def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> Non
         soft_wrap=True,
         markup=False,
         highlight=False,
+        emoji=False,
     )
     if cached:
         table = Table("packed from", "pictures", "size", "MB", box=box.SIMPLE, pad_edge=False)
         for row in cached:
-            table.add_row(escape(row["source"]), f"{row['pictures']:,}", str(row["size"]), f"{row['bytes'] / 1e6:,.0f}")
+            table.add_row(Text(row["source"]), f"{row['pictures']:,}", str(row["size"]), f"{row['bytes'] / 1e6:,.0f}")
         console.print(table)
-        console.print(f"Packs are in {packs()} and may be deleted: they are made again.", markup=False, highlight=False)
+        told = f"Packs are in {packs()} and may be deleted: they are made again."
+        console.print(told, markup=False, highlight=False, emoji=False)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 PATIENCE = 2.0  # seconds after which work without a terminal is worth a line
 
@@ -31,7 +31,7 @@ class Display:
 
     def note(self, sentence: str) -> None:
         """Print a sentence."""
-        self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False)
+        self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False, emoji=False)
 
     @contextmanager
     def busy(self, description: str) -> Iterator[None]:
@@ -39,7 +39,7 @@ class Display:
         if not self.console.is_terminal:
             yield
             return
-        with self.console.status(escape(description)):
+        with self.console.status(Text(description)):
             yield
 
     @contextmanager
@@ -59,7 +59,8 @@ class Display:
                 self.note(f"{description}: done in {time.monotonic() - started:.0f} s")
             return
         counted = DownloadColumn() if in_bytes else MofNCompleteColumn()
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), counted, TimeRemainingColumn())
+        named = TextColumn("{task.description}", markup=False)
+        columns = (named, BarColumn(bar_width=None), counted, TimeRemainingColumn())
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task(description, total=total or None)
             yield lambda num: bar.advance(task, num)

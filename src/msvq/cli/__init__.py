@@ -39,18 +39,28 @@ def main(arguments: list[str] | None = None) -> None:
         if not sentence or (isinstance(error, UsageError) and not is_first()):  # it has been said, or the help shown
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            sentence = "the disk is full; free some space: what was saved is kept, and --resume goes on from there"
+            sentence = _full_disk(arguments)
         elif isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
-        Console(stderr=True).print(
-            f"msvq: {printable(sentence)}", style="red", soft_wrap=True, markup=False, highlight=False
-        )
+        _say(f"msvq: {sentence}", style="red")
         sys.exit(2)
     except (Stopped, KeyboardInterrupt, typer.Abort) as error:
         told = f": {error}" if isinstance(error, Stopped) else ""
         if is_first():
-            Console(stderr=True).print(f"msvq: interrupted{told}", soft_wrap=True, markup=False, highlight=False)
+            _say(f"msvq: interrupted{told}")
         sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
+
+
+def _full_disk(arguments: list[str]) -> str:
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if command == "pretrain":
+        return "the disk is full; free some space: what was saved is kept, and --resume goes on from there"
+    return "the disk is full; free some space, and give the command again"
+
+
+def _say(sentence: str, style: str | None = None) -> None:
+    told = printable(sentence)
+    Console(stderr=True).print(told, style=style, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def _version(wanted: bool) -> None:

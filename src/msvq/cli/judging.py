@@ -118,4 +118,4 @@ def report(
     from msvq.report.page import report_on
 
     path = report_on(runs, out=out)
-    Console().print(printable(f"report  {path}"), soft_wrap=True, markup=False, highlight=False)
+    Console().print(printable(f"report  {path}"), soft_wrap=True, markup=False, highlight=False, emoji=False)

@@ -134,7 +134,7 @@ def pretrain(
     if not is_first():
         return
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
-    Console().print(where, soft_wrap=True, markup=False, highlight=False)
+    Console().print(where, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def how_to_go_on(out: Path, method: str | None, backbone: str | None = None) -> str:

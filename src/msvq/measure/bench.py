@@ -134,4 +134,4 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
 
 def say(console: Console, sentence: str) -> None:
     """Print a sentence as it is."""
-    console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False)
+    console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False, emoji=False)

@@ -77,7 +77,7 @@ class SweepDisplay:
 
     def say(self, sentence: str) -> None:
         """Print a line; the bar goes on below it."""
-        self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False)
+        self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False, emoji=False)
 
     def begin(self, cell: Cell, run: Path) -> None:
         """A cell starts, or goes on."""

@@ -48,7 +48,7 @@ class TrainingDisplay:
 
     def announce(self, sentence: str) -> None:
         """Say something while the bar goes on."""
-        self.console.print(sentence, soft_wrap=True, markup=False, highlight=False)
+        self.console.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
     def start(self, step: int) -> None:
         """Begin counting at `step`, which is not 0 when a run is resumed."""
