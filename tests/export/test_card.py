@@ -18,6 +18,8 @@ from msvq.export.subject import Subject, read_subject
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
 CHECKED: dict[str, Any] = {
     "picture_of_another_size": 1e-6,
+    "if_resized_by_other_tools": 0.03,
+    "max_abs_feature": 7.0,
     "max_abs_difference": 2e-6,
     "by_batch_size": {"1": 1e-6},
     "libraries": {"python": "3.11"},

@@ -1,4 +1,4 @@
-"""The preprocessing that is handed over gives what the encoder was judged with, for any picture."""
+"""The preprocessing that is handed over gives what msvq makes of the same file, whatever it is."""
 
 import json
 import runpy
@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import msvq
-from msvq.data.augment import eval_view
+from msvq.data.augment import normalise
 from msvq.data.decode import decode
 from msvq.export import preprocess
 from msvq.export.folder import preprocessing
 from msvq.export.subject import Subject, read_subject
+from msvq.export.verify import _photograph
 
 Prepare = Callable[[Path], NDArray[np.float32]]
+ORIENTATION = 0x0112
 
 
 @pytest.fixture
@@ -35,35 +37,58 @@ def prepare(subject: Subject, tmp_path: Path) -> Prepare:
     return found
 
 
-def expected(subject: Subject, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    view = eval_view(torch.from_numpy(pixels.copy())[None], size=subject.size, mean=subject.mean, std=subject.std)
-    return view.numpy()
+def expected(subject: Subject, path: Path) -> NDArray[np.float32]:
+    pixels = torch.from_numpy(decode(str(path), subject.size).copy()).permute(2, 0, 1)[None] / 255
+    return normalise(pixels, subject.mean, subject.std).numpy()
 
 
-@pytest.mark.parametrize("shape", [(32, 32), (32, 57), (101, 67), (33, 250), (9, 14), (64, 64)])
-def test_pictures_of_any_size(subject: Subject, prepare: Prepare, tmp_path: Path, shape: tuple[int, int]) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "picture.png")
-    found = prepare(tmp_path / "picture.png")
+@pytest.mark.parametrize("kind", ["png", "jpg"])
+@pytest.mark.parametrize("shape", [(32, 32), (32, 57), (101, 67), (33, 250), (9, 14), (64, 64), (427, 640)])
+def test_pictures_of_any_size(
+    subject: Subject, prepare: Prepare, tmp_path: Path, shape: tuple[int, int], kind: str
+) -> None:
+    path = tmp_path / f"picture.{kind}"
+    _photograph(np.random.default_rng(0), *shape).save(path)
+    found = prepare(path)
     assert found.dtype == np.float32
     assert found.shape == (1, 3, 32, 32)
-    np.testing.assert_allclose(found, expected(subject, pixels), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found, expected(subject, path), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "CMYK", "I;16", "turned"])
-def test_pictures_of_any_kind_are_read_as_msvq_reads_them(
-    subject: Subject, prepare: Prepare, tmp_path: Path, mode: str
-) -> None:
-    generator, path = np.random.default_rng(0), tmp_path / "picture.tif"
-    image = Image.fromarray(generator.integers(0, 256, (32, 32, 4), np.uint8), "RGBA")
+def of_mode(mode: str) -> Image.Image:
+    """A picture that is not square, and large enough to be shrunk before it is converted."""
+    generator = np.random.default_rng(0)
+    colours = np.asarray(_photograph(generator, 200, 301))
+    grey = colours[..., 0]
     if mode == "I;16":
-        image = Image.fromarray(generator.integers(0, 65536, (32, 32), np.uint16))
-    elif mode == "turned":
-        image, path = image.convert("RGB"), tmp_path / "picture.png"
-    else:
-        image = (image.convert("RGB") if mode in ("P", "CMYK") else image).convert(mode)
-    exif = Image.Exif()
-    exif[0x0112] = 6 if mode == "turned" else 1
-    image.save(path, exif=exif)
-    pixels = decode(str(path), 32)
-    np.testing.assert_allclose(prepare(path), expected(subject, pixels), rtol=0, atol=1e-5)
+        return Image.fromarray(grey.astype(np.uint16) * 257)
+    if mode == "I":
+        return Image.fromarray(grey.astype(np.int32) * 200)
+    if mode == "F":
+        return Image.fromarray(grey.astype(np.float32) / 255)
+    alpha = generator.integers(0, 256, (200, 301, 1), np.uint8)
+    image = Image.fromarray(np.concatenate([colours, alpha], -1))
+    return (image.convert("RGB") if mode in ("P", "CMYK", "RGB") else image).convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "RGBA", "P", "CMYK", "I;16", "I", "F"])
+def test_pictures_of_any_kind(subject: Subject, prepare: Prepare, tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "picture.tif"
+    of_mode(mode).save(path)
+    np.testing.assert_allclose(prepare(path), expected(subject, path), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_a_colour_that_stands_for_transparency(subject: Subject, prepare: Prepare, tmp_path: Path, mode: str) -> None:
+    path, image = tmp_path / "picture.png", of_mode("RGB").convert(mode)
+    image.save(path, transparency=image.getpixel((150, 100)))
+    np.testing.assert_allclose(prepare(path), expected(subject, path), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("kind", ["png", "jpg"])
+def test_turned_pictures(subject: Subject, prepare: Prepare, tmp_path: Path, orientation: int, kind: str) -> None:
+    path, exif = tmp_path / f"picture.{kind}", Image.Exif()
+    exif[ORIENTATION] = orientation
+    of_mode("RGB").save(path, exif=exif)
+    np.testing.assert_allclose(prepare(path), expected(subject, path), rtol=0, atol=1e-5)

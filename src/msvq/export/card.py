@@ -109,11 +109,13 @@ def _use(format: str) -> str:
 def _preprocessing(subject: Subject, checked: Mapping[str, Any]) -> str:
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (subject.mean, subject.std))
     return (
-        f"## Preprocessing\n\nThe shorter side is resized to {subject.size} pixels (bilinear, antialiased), the centre "
-        f"square of {subject.size} x {subject.size} cut out; pixels in 0..1, RGB, minus the mean ({mean}), divided by "
-        f"the deviation ({std}). `preprocessor_config.json` says the same, and `preprocess.py` does it with numpy and "
-        f"Pillow. Features of a picture of another size differ from those of `msvq` by at most "
-        f"{checked['picture_of_another_size']:.1g}, as measured on one such picture."
+        f"## Preprocessing\n\nThe centre square of a picture is resized to {subject.size} x {subject.size} pixels of 8 "
+        f"bits (bilinear, antialiased); pixels in 0..1, RGB, minus the mean ({mean}), divided by the deviation "
+        f"({std}). `preprocess.py` does it with numpy and Pillow exactly as `msvq` does with files: features "
+        f"of a larger JPEG differed by {checked['picture_of_another_size']:.1g} from those of `msvq`. Other tools read "
+        f"`preprocessor_config.json`, which has words for the same square alone: they resize the whole picture and cut "
+        f"then, and decode large JPEG files at their full size. On that JPEG, their features would differ by "
+        f"{checked['if_resized_by_other_tools']:.1g}, where features go up to {checked['max_abs_feature']:.2g}."
     )
 
 

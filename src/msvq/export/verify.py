@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from msvq.data.augment import eval_view, normalise
+from msvq.data.augment import normalise
+from msvq.data.decode import decode
 from msvq.errors import BadInput
 from msvq.export import check
 from msvq.export.subject import Subject
@@ -28,21 +29,22 @@ Arrays = dict[str, NDArray[Any]]
 
 def verify(folder: Path, subject: Subject) -> dict[str, Any]:
     """What was measured, for the manifest. Raises if the folder cannot be loaded or gives other features."""
+    with TemporaryDirectory() as place:
+        return _verify(folder, subject, Path(place))
+
+
+def _verify(folder: Path, subject: Subject, place: Path) -> dict[str, Any]:
     generator = np.random.default_rng(0)
     size = subject.size
     question = {f"batch {num}": _normalised(subject, generator.random((num, 3, size, size))) for num in BATCHES}
-    pictures = {
-        "picture": generator.integers(0, 256, (size, size, 3), np.uint8),
-        "other": generator.integers(0, 256, (2 * size + 5, 3 * size + 2, 3), np.uint8),  # shrunk and cut
-    }
-    views = {name: torch.from_numpy(array) for name, array in question.items()}
-    for name, pixels in pictures.items():
-        views[name] = eval_view(torch.from_numpy(pixels)[None], size=size, mean=subject.mean, std=subject.std)
-    with torch.inference_mode():
-        expected = {name: subject.encoder(view).numpy() for name, view in views.items()}
+    files = {"picture": place / "picture.png", "other": place / "other.jpg"}
+    Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(files["picture"])
+    _photograph(generator, 4 * size + 4, 6 * size + 3).save(files["other"])  # decoded at half its size, shrunk and cut
+    views = question | {name: _normalised(subject, _scaled(decode(str(path), size))) for name, path in files.items()}
+    expected = {name: _features(subject, view) for name, view in views.items()}
     if not all(np.isfinite(array).all() for array in expected.values()):
         raise BadInput("the encoder's features are not numbers: its training went astray; take another --checkpoint")
-    answer = _ask(folder, question, pictures)
+    answer = _ask(folder, question, files, place)
     difference = {name: _distance(expected[name], answer[name]) for name in expected}
     largest, strongest = max(difference.values()), max(float(np.abs(array).max()) for array in expected.values())
     allowed = min(TOLERANCE, SHARE * strongest)
@@ -58,8 +60,41 @@ def verify(folder: Path, subject: Subject) -> dict[str, Any]:
         "by_batch_size": {str(num): difference[f"batch {num}"] for num in BATCHES},
         "picture_of_the_right_size": difference["picture"],
         "picture_of_another_size": difference["other"],
+        "if_resized_by_other_tools": _distance(
+            expected["other"], _features(subject, _by_others(subject, files["other"]))
+        ),
         "libraries": json.loads(str(answer["libraries"])),
     }
+
+
+def _photograph(generator: np.random.Generator, height: int, width: int) -> Image.Image:
+    """Noise that is as smooth as photographs are: its power falls with the square of the frequency."""
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
+    frequency[0, 0] = np.inf
+    waves = np.fft.rfft2(generator.normal(size=(3, height, width))) / frequency
+    values = np.fft.irfft2(waves, (height, width))
+    pixels = np.clip(128 + 50 * values / values.std(), 0, 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def _by_others(subject: Subject, file: Path) -> NDArray[np.float32]:
+    """What tools make of a picture that follow preprocessor_config.json: the whole of it resized, then cut."""
+    with Image.open(file) as picture:
+        short = min(picture.size)
+        width, height = (int(subject.size * side / short) for side in picture.size)
+        small = picture.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - subject.size) // 2, (height - subject.size) // 2
+    return _normalised(subject, _scaled(np.asarray(small.crop((left, top, left + subject.size, top + subject.size)))))
+
+
+def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """uint8 [H, W, 3] to 0..1 [1, 3, H, W]."""
+    return pixels.transpose(2, 0, 1)[None] / 255
+
+
+def _features(subject: Subject, view: NDArray[np.float32]) -> NDArray[np.float32]:
+    with torch.inference_mode():
+        return np.asarray(subject.encoder(torch.from_numpy(view)).numpy())
 
 
 def _normalised(subject: Subject, pixels: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -75,20 +110,17 @@ def _distance(expected: NDArray[np.float32], found: NDArray[np.float32]) -> floa
     return largest if np.isfinite(largest) else float("inf")
 
 
-def _ask(folder: Path, question: Arrays, pictures: Arrays) -> Arrays:
-    with TemporaryDirectory() as place:
-        paths = [Path(place) / name for name in ("question.npz", "answer.npz", "picture.png", "other.png")]
-        np.savez(paths[0], **question)  # type: ignore[arg-type]
-        for path, pixels in zip(paths[2:], pictures.values(), strict=True):
-            Image.fromarray(pixels).save(path)
-        command = [sys.executable, str(check.__file__), str(folder), *map(str, paths)]
-        quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        try:
-            done = subprocess.run(command, env=quiet, capture_output=True, timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            raise BadInput(f"the export was not loaded back within {PATIENCE} s; nothing was written") from None
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-            raise BadInput(f"the export cannot be loaded back ({said[-1]}); nothing was written, try another --format")
-        with np.load(paths[1], allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+def _ask(folder: Path, question: Arrays, files: dict[str, Path], place: Path) -> Arrays:
+    asked, answer = place / "question.npz", place / "answer.npz"
+    np.savez(asked, **question)  # type: ignore[arg-type]
+    command = [sys.executable, str(check.__file__), *map(str, (folder, asked, answer, *files.values()))]
+    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, env=quiet, capture_output=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        raise BadInput(f"the export was not loaded back within {PATIENCE} s; nothing was written") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+        raise BadInput(f"the export cannot be loaded back ({said[-1]}); nothing was written, try another --format")
+    with np.load(answer, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
