@@ -16,6 +16,7 @@ from msvq.export.formats import make_plan
 from msvq.export.network import ResNet
 from msvq.export.subject import Subject
 from msvq.export.verify import verify
+from msvq.export.writers import write_onnx, write_script
 from msvq.model.backbones import BackboneSettings, make_backbone
 
 MakeSubject = Callable[..., Subject]
@@ -105,3 +106,40 @@ def test_code_of_ones_own_goes_with_its_weights(subject_of: MakeSubject, tmp_pat
     file.write_text("import msvq\n" + file.read_text())
     with pytest.raises(msvq.BadInput, match=r"cannot be loaded back .*msvq"):
         exported(subject, "safetensors", folder)
+
+
+def test_a_network_of_timm_goes_to_onnx(subject_of: MakeSubject, tmp_path: Path) -> None:
+    encoder = timm.create_model("test_vit", num_classes=0, img_size=32, dynamic_img_size=True)
+    assert exported(subject_of(encoder, name="timm:test_vit"), "onnx", tmp_path) <= 1e-4
+
+
+class Undecided(nn.Module):
+    """A network whose steps depend on what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.layer(x).mean((2, 3))
+        return features if features.sum() > 0 else -features
+
+
+class Failing(nn.Module):
+    """A network that fails under another number of pictures than one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 1:
+            raise KeyError("one at a time\nplease")
+        return x.mean((2, 3))
+
+
+def test_a_network_that_a_format_cannot_hold_is_one_sentence(
+    subject_of: MakeSubject, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    undecided = subject_of(Undecided(), name="mine.py:undecided")
+    with pytest.raises(msvq.BadInput, match=r"^onnx cannot hold this network \(.*data-dependent.*\); try --format .*$"):
+        write_onnx(undecided, tmp_path)
+    with pytest.raises(msvq.BadInput, match=r"^torchscript cannot hold this network \(.*one at a time.*\); try .*$"):
+        write_script(subject_of(Failing(), name="mine.py:failing"), tmp_path)
+    assert capfd.readouterr() == ("", "")

@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from msvq.display import printable
+from msvq.errors import BadInput
 from msvq.export.subject import Subject
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
@@ -27,7 +29,7 @@ def write_weights(subject: Subject, folder: Path) -> None:
 
 def write_onnx(subject: Subject, folder: Path) -> None:
     """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
-    with _quiet():
+    with _quiet("onnx"):
         torch.onnx.export(
             subject.encoder,
             (_pictures(subject),),
@@ -43,7 +45,7 @@ def write_onnx(subject: Subject, folder: Path) -> None:
 
 def write_script(subject: Subject, folder: Path) -> None:
     """One file with the network's steps and weights."""
-    with _quiet(), torch.no_grad():
+    with _quiet("torchscript"), torch.no_grad():
         torch.jit.trace(subject.encoder, _pictures(subject)).save(str(folder / SCRIPT))
 
 
@@ -53,13 +55,23 @@ def _pictures(subject: Subject) -> Tensor:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(format: str) -> Iterator[None]:
     """Exporters tell of deprecations and of their steps; what counts is whether the result is the same."""
-    before = logging.root.manager.disable
+    before, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
             warnings.simplefilter("ignore")
             yield
+    except OSError:
+        raise
+    except Exception as error:  # of whatever kind: exporters follow code that they have never seen
+        reason = error.__cause__ or error  # the first says in which step it was
+        told = next(iter(printable(str(reason)).strip().splitlines()), type(reason).__name__)
+        raise BadInput(f"{format} cannot hold this network ({told}); try --format safetensors") from error
     finally:
         logging.disable(before)
