@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 import msvq
 from msvq.cli import main
 from msvq.export import FORMATS, export_run
+from msvq.export.exporting import check_out, in_place_of
 from msvq.weights import load_encoder
 
 FILES = {"README.md", "config.json", "example.py", "manifest.json", "preprocess.py", "preprocessor_config.json"}
@@ -73,7 +75,7 @@ def test_a_format_is_loaded_by_its_own_library(
     done = subprocess.run(command, env=without_msvq(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shape, values = printed(done.stdout)
-    expected = wide.embed(picture)
+    expected = wide.embed([tmp_path / "picture.png"])
     assert shape == list(expected.shape) == [1, 512]
     np.testing.assert_allclose(values, expected[0, :5], rtol=0, atol=1e-4)
 
@@ -143,6 +145,60 @@ def test_nothing_is_left_of_an_export_that_differs(
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+def test_overwrite_replaces_the_files_of_an_export_alone(narrow: msvq.Run, tmp_path: Path) -> None:
+    out = export_run(narrow, format="torchscript", out=tmp_path / "x").path
+    (out / "__pycache__").mkdir()
+    (out / "__pycache__" / "preprocess.pyc").touch()  # of running the example
+    for name in (".git", "LICENSE"):
+        (out / name).mkdir()
+        with pytest.raises(msvq.BadInput, match=rf"holds '{name}', which the export did not write and --overwrite"):
+            export_run(narrow, format="torchscript", out=out, overwrite=True)
+        (out / name).rmdir()
+    check_out(out, overwrite=True)
+    (out / "__pycache__" / "notes.txt").touch()
+    with pytest.raises(msvq.BadInput, match="holds '__pycache__'"):
+        check_out(out, overwrite=True)
+
+
+def replace(out: Path, meanwhile: Callable[[], None] = lambda: None) -> None:
+    with in_place_of(out, overwrite=True):
+        meanwhile()
+
+
+def test_what_comes_into_the_folder_meanwhile_stays(tmp_path: Path) -> None:
+    def fill() -> None:
+        (tmp_path / "x").mkdir()
+        (tmp_path / "x" / "thesis.txt").touch()
+
+    with pytest.raises(msvq.BadInput, match="holds files that are not an export"):
+        replace(tmp_path / "x", fill)
+    assert [path.name for path in tmp_path.rglob("*")] == ["x", "thesis.txt"]
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_an_interruption_between_the_renames_leaves_the_old_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    out, real, count = tmp_path / "x", Path.rename, [0]
+    out.mkdir()
+    (out / "manifest.json").write_text('{"made_by": "msvq export"}')
+
+    def interrupted(path: Path, target: Path) -> Path:
+        count[0] += 1
+        if count[0] == fails == 2:
+            raise KeyboardInterrupt  # before the new one is moved
+        moved = real(path, target)
+        if count[0] == fails == 1:
+            raise KeyboardInterrupt  # after the old one was
+        return moved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            replace(out)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["manifest.json", "x"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -160,6 +216,7 @@ def test_nothing_is_left_of_an_export_that_differs(
         (["{run}", "--out", "{tmp}/file"], "is a file"),
         (["{run}", "--out", "{tmp}/full"], "holds files that are not an export"),
         (["{run}", "--out", "{run}", "--overwrite"], "holds files that are not an export"),
+        (["{run}", "--out", "{run}/figures"], "is where the run keeps files of its own"),
         (["{run}", "--out", "{tmp}/full", "--overwrite"], "holds files that are not an export"),
         (["{run}", "--out", "{tmp}/done"], "holds an export already"),
         (["{tmp}/damaged", "--out", "{tmp}/x"], "encoder.json is damaged"),

@@ -21,6 +21,8 @@ from msvq.version import __version__
 
 MANIFEST = "manifest.json"
 MAKER = "msvq export"  # by which a manifest of ours is known
+CACHE = "__pycache__"  # which Python leaves where example.py has been run
+RUN_FOLDERS = ("checkpoints", "eval", "figures")
 
 
 class Exported(NamedTuple):
@@ -56,9 +58,14 @@ def export_run(
     out = Path(out).expanduser()
     check_out(out, overwrite=overwrite)
     run = run if isinstance(run, Run) else load(run)
+    if out.resolve() in [(run.path / name).resolve() for name in RUN_FOLDERS]:
+        raise BadInput(f"--out {str(out)!r} is where the run keeps files of its own; choose another directory")
     subject = read_subject(run, checkpoint)
     plan = make_plan(format, subject)
-    with display.task(f"exporting to {format}, and loading it back", 3) as advance, in_place_of(out) as folder:
+    with (
+        display.task(f"exporting to {format}, and loading it back", 3) as advance,
+        in_place_of(out, overwrite=overwrite) as folder,
+    ):
         advance(0)
         write_folder(folder, subject, plan, format=format)
         advance(1)
@@ -73,28 +80,43 @@ def export_run(
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
-    """Raise if the folder holds something already; nothing but an earlier export is ever replaced."""
+    """Raise if the folder holds something already; nothing but the files of an earlier export is ever replaced."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
     if not out.is_dir() or not any(out.iterdir()):
         return
-    if not _is_export(out):
+    listed = _listed(out)
+    if listed is None:
         raise BadInput(f"--out {str(out)!r} holds files that are not an export; choose another directory")
     if not overwrite:
         raise BadInput(
             f"--out {str(out)!r} holds an export already; replace it with --overwrite, or choose another directory"
         )
+    others = sorted(path.name for path in out.iterdir() if not _is_ours(path, listed))
+    if others:
+        raise BadInput(
+            f"--out {str(out)!r} holds {others[0]!r}, which the export did not write and --overwrite would delete; "
+            f"move it away, or choose another directory"
+        )
 
 
-def _is_export(folder: Path) -> bool:
+def _listed(folder: Path) -> set[str] | None:
+    """The files of an export by its manifest; None if the folder is none."""
     try:
-        return bool(json.loads((folder / MANIFEST).read_bytes())["made_by"] == MAKER)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        return {MANIFEST, *manifest.get("sha256", {})} if manifest["made_by"] == MAKER else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _is_ours(path: Path, listed: set[str]) -> bool:
+    if path.name == CACHE and path.is_dir():
+        return all(file.suffix == ".pyc" for file in path.iterdir())
+    return path.name in listed and path.is_file()
 
 
 @contextmanager
-def in_place_of(out: Path) -> Iterator[Path]:
+def in_place_of(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """A folder beside `out` to write to, which takes its place if all goes well and is gone if not."""
     place = out.resolve()  # behind a link, the folder that it points to
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -103,17 +125,19 @@ def in_place_of(out: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        if place.exists():
-            place.rename(old)
+        check_out(out, overwrite=overwrite)  # somebody may have put something there meanwhile
         try:
+            if place.exists():
+                place.rename(old)
             temporary.rename(place)
-        except OSError:
-            if old.exists():
+        except BaseException:  # an interruption too
+            if old.exists() and not place.exists():
                 old.rename(place)
             raise
     finally:
-        for folder in (temporary, old):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        if place.exists():  # else the old one is all there is
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _manifest(folder: Path, subject: Subject, format: str, licence: str, checked: dict[str, Any]) -> dict[str, Any]:
