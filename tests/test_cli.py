@@ -213,10 +213,10 @@ def test_a_full_disk_is_told_with_what_the_command_can_do(
     monkeypatch.setattr(place, full)
     monkeypatch.setattr("msvq.run.load", lambda *arguments, **options: None)
     words = [str(tmp_path)] if command == "export" else []
-    code, _, error = shell("--debug", command, *words, "--out", str(tmp_path / "x"))
-    assert code == 2
-    assert "msvq: the disk is full; free some space" in error
-    assert ("--resume goes on from there" in error) == (command == "pretrain")
+    answer = shell("--debug", command, *words, "--out", str(tmp_path / "x"))
+    assert answer.code == 2
+    assert "msvq: the disk is full; free some space" in answer.err
+    assert ("--resume goes on from there" in answer.err) == (command == "pretrain")
 
 
 def test_a_directory_of_other_files_is_never_touched(shell: Shell, tmp_path: Path) -> None:
