@@ -16,6 +16,7 @@ from tests.retrieve.conftest import NUM, Says, save_arrays
 from tests.retrieve.test_embedding import counting
 
 import msvq
+from msvq.data.checksums import map_checked
 from msvq.data.patterns import make_patterns
 from msvq.data.places import indexes
 from msvq.display import Display
@@ -175,7 +176,7 @@ def test_a_damaged_index_stays_until_the_lock_is_held(
 def test_an_index_that_cannot_be_read_back_is_one_sentence(
     small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = index.map_checked
+    real = map_checked
 
     def broken(folder: Path, *arguments: Any) -> Any:
         (folder / "names.u8").unlink()

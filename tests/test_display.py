@@ -1,0 +1,21 @@
+"""What is shown is what was said: names are no markup, and no emoji."""
+
+import io
+
+from rich.console import Console
+
+from msvq.display import Display
+
+NAME = "[red]:cat:.npz"
+
+
+def test_names_are_shown_as_they_are() -> None:
+    shown = io.StringIO()
+    display = Display(Console(file=shown, force_terminal=True, color_system=None, width=200))
+    display.note(f"note {NAME}")
+    with display.task(f"writing {NAME}", 2) as advance:
+        advance(1)
+    with display.busy(f"reading {NAME}"):
+        pass
+    for word in ("note", "writing", "reading"):
+        assert f"{word} {NAME}" in shown.getvalue()
