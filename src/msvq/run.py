@@ -167,7 +167,7 @@ class Run:
         images = at_hand(images)
         if are_files(images):
             return self._features(decode_files(images, self._feeding["size"]), device)
-        pictures = as_pictures(images)
+        pictures = as_pictures(images)  # type: ignore[arg-type]  # not files, so arrays
         sizes = [picture.shape for picture in pictures]
         features = np.zeros((len(pictures), self._feeding["feature_dim"]), np.float32)
         for size in dict.fromkeys(sizes):  # pictures of equal size go through together

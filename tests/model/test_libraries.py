@@ -210,7 +210,9 @@ def register_and_make(name: str) -> None:
 
 
 def test_a_number_of_features_that_tells_itself(tmp_path: Path) -> None:
-    name = written(tmp_path, module("return x.mean((2, 3))\n\n    @property\n    def feature_dim(self):\n        return 3"))
+    name = written(
+        tmp_path, module("return x.mean((2, 3))\n\n    @property\n    def feature_dim(self):\n        return 3")
+    )
     register_backbone(name)
     assert make(name).feature_dim == 3
 
@@ -235,7 +237,9 @@ def test_the_number_of_features_is_the_same_at_every_size(tmp_path: Path) -> Non
     check_sizes(squeezed, "squeezenet", {32: "data.test_size"})
     name = written(tmp_path, module("return self.conv(x).flatten(1)"))
     register_backbone(name)
-    with pytest.raises(BadInput, match=r"makes \[1296\] features of a picture of 20 pixels and \[3600\] .*data\.test_size"):
+    with pytest.raises(
+        BadInput, match=r"makes \[1296\] features of a picture of 20 pixels and \[3600\] .*data\.test_size"
+    ):
         check_sizes(make(name), name, {20: "data.test_size"})
 
 

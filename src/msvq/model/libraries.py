@@ -1,7 +1,7 @@
 """Networks of torchvision and timm, untrained and without their classifiers: `torchvision:NAME`, `timm:NAME`.
 
-Their parameters keep the library's names, behind `network.` where `msvq.model.pooling` averages maps, so that an encoder
-loads into the library's own network.
+Their parameters keep the library's names, behind `network.` where `msvq.model.pooling` averages maps, so that an
+encoder loads into the library's own network.
 """
 
 import importlib

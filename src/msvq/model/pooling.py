@@ -57,8 +57,8 @@ def check_sizes(encoder: Encoder, name: str, sizes: dict[int, str]) -> None:
         if list(found) != [encoder.feature_dim]:
             raise BadInput(
                 f"backbone {name} makes {list(found)} features of a picture of {size} pixels and "
-                f"[{encoder.feature_dim}] of one of data.size; let it end in maps, which are averaged, or --set {setting}"
-                f"{_instead(setting)}"
+                f"[{encoder.feature_dim}] of one of data.size; let it end in maps, which are averaged, or "
+                f"--set {setting} to data.size{_instead(setting)}"
             )
 
 
