@@ -11,9 +11,8 @@ from typer.models import ArgumentInfo
 
 import msvq
 from docs.reference_settings import PLAIN, code, methods_page, prose, recipes_page, settings_page, table, type_words
-from docs.source_reading import comments_of, definition, signature
+from docs.source_reading import assignment, comments_of, definition, signature
 from msvq.cli import app
-from msvq.run import Embedded
 
 # Beside what `import msvq` gives: the parts that a method or a loop of one's own is made of.
 PARTS = (
@@ -23,9 +22,11 @@ PARTS = (
     "msvq.model.relations",
     "msvq.model.losses",
     "msvq.model.heads",
+    "msvq.model.resnet",
     "msvq.model.random_state",
     "msvq.data.augment",
 )
+TYPES = {"Callback": ("msvq.train.listeners", ("Line", "Callback"))}  # names for types, and what they are made of
 EXAMPLE = re.compile(r"\s*Examples?: (?P<commands>.*)\Z", re.DOTALL)
 
 
@@ -90,7 +91,8 @@ def api_page() -> str:
         thing = getattr(msvq, name)
         if inspect.isclass(thing) or inspect.isfunction(thing):
             parts += _described(thing, f"msvq.{name}")
-    parts += _described(Embedded, "Embedded")
+        elif name in TYPES:
+            parts += _type(name)
     for module in map(importlib.import_module, PARTS):
         parts.append(f"## {module.__name__}\n\n{prose(inspect.getdoc(module) or '')}\n")
         for name, thing in vars(module).items():
@@ -98,6 +100,15 @@ def api_page() -> str:
             if own and (inspect.isclass(thing) or inspect.isfunction(thing)):
                 parts += _described(thing, name)
     return "\n".join(parts)
+
+
+def _type(name: str) -> Iterator[str]:
+    """Heading, definition and words of a name for a type."""
+    place, names = TYPES[name]
+    found = {one: assignment(importlib.import_module(place), one) for one in names}
+    yield f"### msvq.{name}\n"
+    yield _block("\n".join(code for code, _ in found.values()))
+    yield "\n".join(f"- `{one}`: {prose(words)}" for one, (_, words) in found.items()) + "\n"
 
 
 def _described(thing: Any, name: str) -> Iterator[str]:

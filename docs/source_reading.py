@@ -6,6 +6,7 @@ import io
 import textwrap
 import tokenize
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 LINE = 100  # longer signatures have an argument a line
@@ -65,6 +66,13 @@ def _argument(given: ast.arg, default: ast.expr | None) -> str:
     kind = f": {ast.unparse(given.annotation)}" if given.annotation is not None else ""
     equals = " = " if kind else "="
     return f"{given.arg}{kind}" + (f"{equals}{ast.unparse(default)}" if default is not None else "")
+
+
+def assignment(module: ModuleType, name: str) -> tuple[str, str]:
+    """The line that sets a name of a module, and the words beside it."""
+    line = next(line for line in inspect.getsource(module).splitlines() if line.startswith(f"{name} = "))
+    code, _, words = line.partition("  # ")
+    return code, words
 
 
 def definition(thing: Any) -> ast.FunctionDef | ast.ClassDef:

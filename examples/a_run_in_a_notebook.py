@@ -11,7 +11,7 @@ from msvq.data.patterns import make_patterns
 
 
 def main(out: str | Path = "runs/notebook", epochs: int = 2, **options: Any) -> msvq.Run:
-    """Train, judge, look, use."""
+    """Train, judge, look, use, hand over."""
     # %% Train. `data` is a folder of your pictures, or a name that `msvq datasets` lists.
     run = msvq.pretrain(data="patterns", out=out, epochs=epochs, **options)
 
@@ -29,6 +29,9 @@ def main(out: str | Path = "runs/notebook", epochs: int = 2, **options: Any) -> 
     # %% Use it.
     images, _ = make_patterns(8, seed=1)
     print("features", run.embed(images).shape)
+
+    # %% Hand it over: weights, how to feed them and a card, in a folder of their own.
+    print("export", run.export("safetensors", f"{out}-export", overwrite=True))
 
     # %% One page with everything.
     print("report", run.report())

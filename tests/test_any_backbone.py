@@ -151,6 +151,28 @@ def test_code_runs_only_when_it_is_named(tmp_path: Path, msvq_says: Says, monkey
     assert msvq_says("pretrain", "--resume", "--out", out, "--backbone", moved)[0] == 0
 
 
+def test_a_finished_run_is_returned_with_the_code_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, own, moved = tmp_path / "run", f"{tmp_path}/own.py:net", f"{tmp_path}/moved.py:net"
+    (tmp_path / "own.py").write_text(OWN.format(mark=str(tmp_path / "mark")))
+    msvq.pretrain(out=out, backbone=own, epochs=1, overrides=TINY)
+    monkeypatch.setattr(backbones, "_code", {})  # as in a new process
+    shutil.move(tmp_path / "own.py", tmp_path / "moved.py")
+    run = msvq.pretrain(out=out, auto_resume=True, backbone=moved)
+    assert run.encoder.feature_dim == 6
+
+    changed = tmp_path / "changed.py"
+    for old, new, sentence in (
+        ("3, 6, 4, 4", "3, 6, 8, 8", r"network\.0\.weight is \[6, 3, 4, 4\], not \[6, 3, 8, 8\]"),
+        ("nn.BatchNorm2d(6), ", "", r"there is no place for network"),
+        ("nn.Dropout(0.5)", "nn.Upsample(9), nn.PixelUnshuffle(3)", "it is of one with 6 features, not 54"),
+    ):
+        changed.write_text((tmp_path / "moved.py").read_text().replace(old, new))
+        with pytest.raises(BadInput, match=rf"does not fit .*changed\.py:net as it is now: {sentence}"):
+            _ = msvq.load(out, backbone=f"{changed}:net").encoder
+
+
 @pytest.mark.parametrize("place", ["config.yaml", "encoder.json"])
 def test_a_run_that_names_code_runs_nothing(made: Path, tmp_path: Path, msvq_says: Says, place: str) -> None:
     mark, out = tmp_path / "mark", Path(shutil.copytree(made, tmp_path / "run"))

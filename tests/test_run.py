@@ -1,5 +1,7 @@
 """The Python side: pretrain, load, encoder, embed, config, metrics."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import msvq
+from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_dataset
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64"]
@@ -84,6 +88,33 @@ def test_an_unfinished_run_says_so(run: msvq.Run, tmp_path: Path) -> None:
         _ = msvq.load(tmp_path).encoder
     with pytest.raises(msvq.BadInput, match="is not a run"):
         msvq.load(tmp_path / "nothing")
+
+
+def test_a_run_that_was_stopped_is_used_from_its_last_checkpoint(run: msvq.Run, tmp_path: Path) -> None:
+    stopped = msvq.load(shutil.copytree(run.path, tmp_path / "run"))
+    images = make_patterns(5, seed=2)[0]
+    for name in ("encoder.json", "encoder.safetensors", "report.html"):
+        (stopped.path / name).unlink()
+    assert stopped.encoder.feature_dim == run.encoder.feature_dim
+    np.testing.assert_array_equal(stopped.embed(images), run.embed(images))
+    embedder = msvq.Embedder(stopped.path).fit(images)
+    assert len(embedder.get_feature_names_out()) == run.encoder.feature_dim
+    (stopped.path / "encoder.json").write_text("{}")  # damaged, not missing
+    with pytest.raises(msvq.BadInput, match=r"encoder\.json is damaged"):
+        _ = msvq.load(stopped.path).encoder
+    (stopped.path / "encoder.json").unlink()
+    known = json.loads((stopped.path / "environment.json").read_text())
+    (stopped.path / "environment.json").write_text(json.dumps(known | {"mean": [0.5]}))
+    with pytest.raises(msvq.BadInput, match=r"environment\.json is damaged"):
+        msvq.load(stopped.path).embed(images)
+
+
+def test_files_may_come_from_an_iterator(run: msvq.Run, tmp_path: Path) -> None:
+    images = make_patterns(2, seed=2)[0]
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    assert run.embed(tmp_path.glob("*.png")).shape == (2, 32)
+    np.testing.assert_array_equal(run.embed(iter(images)), run.embed(images))
 
 
 def test_public_names_are_listed_once() -> None:

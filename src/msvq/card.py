@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import torch
 from annotated_types import Gt
 from pydantic import BaseModel, FiniteFloat, PositiveInt
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from msvq.config import Settings
 from msvq.data.checksums import sealed
@@ -20,6 +21,7 @@ from msvq.version import __version__
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card itself: both, or (older runs) neither
+FEEDING = ("size", "mean", "std", "feature_dim")  # what of a card is needed to use an encoder
 
 _Deviation = Annotated[FiniteFloat, Gt(0)]
 
@@ -34,6 +36,15 @@ class Card(BaseModel):
     std: tuple[_Deviation, _Deviation, _Deviation]
     feature_dim: PositiveInt
     weights_sha256: str | None = None
+
+
+def misfit(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """What of the tensors that were found is not as in a network's `own`, the first of it; empty if all is."""
+    for name in own:
+        if name in found and found[name].shape != own[name].shape:
+            return f"{name} is {list(found[name].shape)}, not {list(own[name].shape)}"
+    missing = next((f"{name} is not in it" for name in own if name not in found), "")
+    return missing or next((f"there is no place for {name}" for name in found if name not in own), "")
 
 
 def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataSet) -> None:

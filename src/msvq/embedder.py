@@ -48,7 +48,7 @@ class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     @property
     def _n_features_out(self) -> int:
         """How many names `get_feature_names_out` gives: embedder0, embedder1 and so on."""
-        return int(self._opened().card["feature_dim"])
+        return self._opened().encoder.feature_dim
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

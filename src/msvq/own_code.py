@@ -30,14 +30,17 @@ def run_file(name: str, flag: str) -> tuple[ModuleType, str]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BadInput(f"{file} cannot be loaded: {failure(error)}") from error
+        raise BadInput(f"{file} cannot be loaded: {failure(error, path)}") from error
     return module, wanted
 
 
-def failure(error: Exception) -> str:
-    """An error of somebody's code, and where in it."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{error!r} in line {place.lineno}"
+def failure(error: Exception, path: Path) -> str:
+    """An error of the code in a file, and the line of that file which led to it, if one did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    if not lines and isinstance(error, SyntaxError):  # it never ran
+        lines = [error.lineno]
+    return f"{error!r} in line {lines[-1]}" if lines and lines[-1] is not None else repr(error)
 
 
 def not_allowed(kind: str, name: str) -> BadInput:

@@ -26,7 +26,7 @@ from msvq.launch import is_first
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
-from msvq.run import Run, save_encoder
+from msvq.run import Run, load, save_encoder
 from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
 from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
@@ -84,7 +84,7 @@ def pretrain(
             saved = open_saved(out, display) if resume else None
             if saved is not None and auto_resume and saved.finished and epochs in (None, saved.settings.train.epochs):
                 display.note(f"the run in {out} is finished already")
-                return Run(out)
+                return load(out, backbone=backbone)
             settings = resolve(
                 recipe=recipe,
                 base=saved.settings.model_dump(mode="json") if saved is not None and recipe is None else None,

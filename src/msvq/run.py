@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as read_weights
-from torch import Tensor, nn
+from torch import Tensor
 
-from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, save_encoder
+from msvq.card import CARD, FEEDING, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
 from msvq.config import Settings, read_config
 from msvq.data.checksums import Damaged, unsealed
-from msvq.data.given import are_files, as_pictures, decode_files
+from msvq.data.given import are_files, as_pictures, at_hand, decode_files
 from msvq.data.listing import Listing
 from msvq.data.packing import pieces
 from msvq.data.sources import DataSettings, locate
@@ -26,7 +26,7 @@ from msvq.data.splits import Splits
 from msvq.data.workers import Workers
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
-from msvq.model.backbones import BackboneSettings, make_backbone, register_backbone
+from msvq.model.backbones import BackboneSettings, Encoder, make_backbone, register_backbone
 from msvq.own_code import is_code
 from msvq.results import Accuracy, Analysis, Judging, Looking
 from msvq.train.checkpoint import LAST
@@ -98,19 +98,36 @@ class Run:
             raise self._damaged(path) from None
 
     @cached_property
-    def encoder(self) -> nn.Module:
-        """The trained backbone in eval mode: normalised pictures [N, 3, H, W] to features [N, d]."""
+    def encoder(self) -> Encoder:
+        """The trained backbone in eval mode: normalised pictures [N, 3, H, W] to features [N, d].
+
+        Of a run that is not finished, it is that of the last checkpoint.
+        """
+        return self._in_use[0]
+
+    @property
+    def _feeding(self) -> dict[str, Any]:
+        return self._in_use[1]
+
+    @cached_property
+    def _in_use(self) -> tuple[Encoder, dict[str, Any]]:
+        """The encoder, and how to feed it: size, mean, std and feature_dim."""
+        if not (self.path / CARD).is_file():
+            from msvq.weights import stopped_encoder  # it builds on runs
+
+            return stopped_encoder(self)
         backbone = BackboneSettings.model_validate(self.card["backbone"])
-        encoder = make_backbone(backbone, self.card["train_size"])
-        weights = self.read_encoder()
-        # Where there is no checksum to tell before, weights of another network or a wrong card are noticed here.
-        fits = {name: value.shape for name, value in weights.items()}
-        if fits != {name: value.shape for name, value in encoder.state_dict().items()}:
-            raise self._damaged(self.path / WEIGHTS)
-        if encoder.feature_dim != self.card["feature_dim"]:
-            raise self._damaged(self.path / CARD)
+        encoder, weights = make_backbone(backbone, self.card["train_size"]), self.read_encoder()
+        what, expected, file = misfit(encoder.state_dict(), weights), self.card["feature_dim"], WEIGHTS
+        if not what and encoder.feature_dim != expected:
+            what, file = f"it is of one with {expected} features, not {encoder.feature_dim}", CARD
+        if what and HASH not in self.card:  # nothing tells that weights and card belong together
+            raise self._damaged(self.path / file)
+        if what:
+            way_out = "it needs the network as it was when the run was trained"
+            raise BadInput(f"{self.path / file} does not fit {backbone.name} as it is now: {what}; {way_out}")
         encoder.load_state_dict(weights)
-        return encoder.eval().requires_grad_(False)
+        return encoder.eval().requires_grad_(False), {key: self.card[key] for key in FEEDING}
 
     def read_encoder(self) -> dict[str, Tensor]:
         """The weights in `encoder.safetensors`, if they are those that the card was written for."""
@@ -142,15 +159,17 @@ class Run:
     ) -> NDArray[np.float32]:
         """Features [N, d] of pictures: uint8 (0..255) or float (0..1), of any size, one array or a list; or files.
 
-        Channels may come last or first; grey pictures may leave them out. A picture of another size than
-        the encoder expects is resized, its shorter side first, and cropped to the centre. A list of file names
-        must hold readable pictures alone: `embed_source` passes over others. `device`: "auto" unless it is named.
+        Channels may come last or first; grey pictures may leave them out, but an array [3, 28, 28] is one picture:
+        three grey ones are a list, or [3, 28, 28, 1]. A picture of another size than the encoder expects is resized,
+        its shorter side first, and cropped to the centre. File names must be of readable pictures alone:
+        `embed_source` passes over others. `device`: "auto" unless it is named.
         """
+        images = at_hand(images)
         if are_files(images):
-            return self._features(decode_files(images, self.card["size"]), device)
+            return self._features(decode_files(images, self._feeding["size"]), device)
         pictures = as_pictures(images)  # type: ignore[arg-type]  # not files, so arrays
         sizes = [picture.shape for picture in pictures]
-        features = np.zeros((len(pictures), self.card["feature_dim"]), np.float32)
+        features = np.zeros((len(pictures), self._feeding["feature_dim"]), np.float32)
         for size in dict.fromkeys(sizes):  # pictures of equal size go through together
             chosen = [index for index, other in enumerate(sizes) if other == size]
             batches = (
@@ -167,7 +186,7 @@ class Run:
             raise BadInput(f"{str(source)!r} holds arrays; give them to Run.embed")
         good: list[int] = []
         skipped = list(items.unlisted) if isinstance(items, Listing) else []
-        pool, side = Workers(workers), self.card["size"]
+        pool, side = Workers(workers), self._feeding["size"]
 
         def batches() -> Iterator[NDArray[np.uint8]]:
             start = 0
@@ -188,15 +207,7 @@ class Run:
         """Features [N, d] of batches of pictures uint8 [n, H, W, 3]."""
         target = resolve_device(device or "auto")
         encoder = self.encoder if target.type == "cpu" else copy.deepcopy(self.encoder).to(target)
-        return extract_features(
-            encoder,
-            batches,
-            size=self.card["size"],
-            mean=self.card["mean"],
-            std=self.card["std"],
-            device=target,
-            feature_dim=self.card["feature_dim"],
-        ).numpy()
+        return extract_features(encoder, batches, device=target, **self._feeding).numpy()
 
     def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[Judging]) -> Accuracy:
         """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.

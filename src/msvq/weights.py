@@ -2,18 +2,21 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from msvq.card import FEEDING, Card, misfit
 from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
-from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.backbones import BackboneSettings, Encoder, make_backbone
 from msvq.own_code import is_code, not_allowed
+from msvq.resuming import has_checkpoint
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 
@@ -47,6 +50,22 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     _fill(encoder, state, path)
     name = checkpoint_name(run, checkpoint, path)
     return Weights(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size)
+
+
+def stopped_encoder(run: Run) -> tuple[Encoder, dict[str, Any]]:
+    """The encoder in the last checkpoint of a run that has no card yet, and how to feed it, by the names of a card."""
+    known = run.environment()
+    if not {"mean", "std"} <= known.keys() or not has_checkpoint(run.path):
+        raise BadInput(f"{run.path} has no encoder yet; finish the run with --resume")
+    encoder = cast(Encoder, load_encoder(run, "last").encoder)
+    size, backbone = trained_size(run), run.config.backbone.model_dump(mode="json")
+    facts = {"backbone": backbone, "train_size": size, "size": run.config.data.test_size or size}
+    facts |= {"mean": known["mean"], "std": known["std"], "feature_dim": encoder.feature_dim}
+    try:
+        card = Card.model_validate(facts).model_dump(mode="json")
+    except ValidationError:
+        raise BadInput(f"{run.path / 'environment.json'} is damaged; restore it, or start the run anew") from None
+    return encoder, {key: card[key] for key in FEEDING}
 
 
 def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None) -> tuple[Method, str, int]:
@@ -160,10 +179,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 def _fill(module: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
     """Load weights, or say what of them does not fit."""
     own = module.state_dict()
-    missing = [name for name in own if name not in state]
-    wrong = [name for name in own if name in state and state[name].shape != own[name].shape]
-    if missing or wrong:
-        name = (wrong or missing)[0]
-        what = f"{name} is {list(state[name].shape)}, not {list(own[name].shape)}" if wrong else f"{name} is not in it"
+    taken = {name: state[name] for name in own if name in state}
+    what = misfit(own, taken)
+    if what:
         raise BadInput(f"{str(path)!r} is of another network than the run's: {what}; give a checkpoint of this run")
-    module.load_state_dict({name: state[name] for name in own})
+    module.load_state_dict(taken)

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import typer
 from msvq.cli import UsageError, app
 from msvq.config import assign, parse_assignment, resolve
 from msvq.errors import BadInput
+from msvq.own_code import is_code
 from msvq.protocols import PROTOCOLS
 from msvq.reproduce.running import prepare
 
@@ -192,8 +194,14 @@ def _script_problem(words: list[str]) -> str:
     return f"{words[0]} has no {', '.join(unknown)}" if unknown else ""
 
 
+def _looked_up(backbone: str | None) -> str | None:
+    """A backbone whose name can be looked up here: code of the reader's own cannot, nor timm's where it is not."""
+    unknown = is_code(backbone or "") or ((backbone or "").startswith("timm:") and find_spec("timm") is None)
+    return None if unknown else backbone
+
+
 def _check(parsed: Parsed, *, whole: bool) -> None:
-    """Recipe, method, settings, protocol and table: each is looked up as the command would."""
+    """Recipe, method, backbone, settings, protocol and table: each is looked up as the command would."""
     values, overrides = parsed.values, parsed.values.get("settings") or []
     if not whole:
         return
@@ -205,6 +213,8 @@ def _check(parsed: Parsed, *, whole: bool) -> None:
             recipe=values.get("recipe"),
             data=None if going_on else values.get("data"),
             method=method,
+            backbone=_looked_up(values.get("backbone")),
+            init=values.get("init"),
             overrides=overrides,
             epochs=values.get("epochs"),
             precision=values.get("precision"),

@@ -8,6 +8,7 @@ named is one of them; a run that a page takes for granted is a small one. Nothin
 import re
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,13 @@ def test_what_is_said_to_be_run_elsewhere_is() -> None:
         ("msvq pretrain --data photos", "Missing option '--out'"),
         ("msvq pretrain --recipe cifar11 --out runs/x", "unknown recipe 'cifar11'"),
         ("msvq pretrain --out runs/x --method mocov9", "unknown method 'mocov9'"),
+        ("msvq pretrain --out runs/x --backbone resnet19", "unknown backbone 'resnet19'"),
+        pytest.param(
+            "msvq plan --backbone timm:convnext_ato",
+            "did you mean 'timm:convnext_atto'",
+            marks=pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed"),
+        ),
+        ("msvq bench --backbone torchvision:mobilenet_v9", "unknown backbone 'torchvision:mobilenet_v9'"),
         ("msvq pretrain --out runs/x --set backbone.widht=16", "unknown setting backbone 'widht'"),
         ("msvq pretrain --out runs/x --set train.epochs=none", "train.epochs"),
         ("msvq pretrain --out runs/x --method examples/gone.py:Method", "there is no file"),

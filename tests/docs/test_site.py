@@ -15,6 +15,7 @@ from docs.source_reading import comments_of
 from tests.docs.commands import ROOT, Command, problem
 from tests.report.browser import Browser, find_chromium
 
+import msvq
 from msvq.cli import app
 from msvq.config import Settings, recipe_names
 from msvq.methods import METHODS
@@ -105,6 +106,17 @@ def test_the_reference_has_every_setting_method_and_recipe() -> None:
         assert all(f"| `method.{key}` |" in part for key in kind.hyperparameters())
     for name in recipe_names():
         assert f"\n## {name}\n" in REFERENCE["reference/recipes.md"]()
+
+
+def test_the_reference_has_every_public_name_once_and_the_parts_that_are_shown() -> None:
+    text = REFERENCE["reference/api.md"]()
+    headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
+    assert sorted(one for one in headings if one.startswith("msvq.")) == sorted(
+        f"msvq.{name}" for name in msvq.__all__ if name != "__version__"
+    )
+    assert "Callback = Callable[[Line], object]" in text
+    assert headings.count("Embedded") == 0
+    assert {"ResNet", "Augment", "Batch"} <= set(headings)  # of the loop in docs/library.md
 
 
 def sections(kind: type[Section]) -> list[type[Section]]:

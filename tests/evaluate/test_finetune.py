@@ -72,6 +72,16 @@ def test_the_encoder_given_is_left_as_it_is_bit_for_bit(depth: str) -> None:
     assert result.encoder is not encoder and not result.encoder.training
 
 
+def test_dropout_is_drawn_from_the_seed_and_leaves_the_global_state() -> None:
+    encoder, found = nn.Sequential(tiny(), nn.Dropout(0.5)), []
+    for seed in (0, 0, 1):
+        torch.rand(3)  # as whatever came before may have drawn
+        before = torch.get_rng_state()
+        found.append(tune(encoder, striped(32), seed=seed).losses)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1] != found[2]
+
+
 def test_at_depth_last_only_the_last_stage_changes() -> None:
     encoder = tiny()
     tuned = tune(encoder, striped(), depth="last").encoder.state_dict()

@@ -137,10 +137,28 @@ def test_a_file_cannot_run_code(tmp_path: Path, suffix: str) -> None:
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"not weights", b"PK\x03\x04broken"])
+TABLE, RECIPE = b"name,label\na.jpg,3\nb.jpg,4\n", b"train:\n  epochs: 20\n  batch_size: 256\n"
+OTHERS = [TABLE, RECIPE, b"# a comment\n(1, 2)\n", b"[1, 2]", b"{}\n", b"0.1 0.2\n", b"Jx", b"\x80\x02."]
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights", b"PK\x03\x04broken", *OTHERS])
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
 def test_a_damaged_file(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = tmp_path / f"x{suffix}"
     path.write_bytes(content)
     with pytest.raises(BadInput, match="file of weights"):
         read_weights(path)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".old.pth", ".safetensors"])
+def test_a_file_that_was_cut_short(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".safetensors":
+        save_file(state(), path)
+    else:
+        torch.save(state(), path, _use_new_zipfile_serialization=suffix == ".pth")
+    whole = path.read_bytes()
+    for end in {*range(1, 200, 7), *range(200, len(whole), len(whole) // 40)}:
+        path.write_bytes(whole[:end])
+        with pytest.raises(BadInput, match="file of weights"):
+            read_weights(path)

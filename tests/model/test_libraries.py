@@ -14,6 +14,7 @@ from msvq.methods import METHODS
 from msvq.model import backbones
 from msvq.model.backbones import BackboneSettings, make_backbone, register_backbone
 from msvq.model.norm import SplitBatchNorm2d, split_batch_norm, whole_batch_norm
+from msvq.model.pooling import check_sizes
 
 timm = pytest.importorskip("timm")
 
@@ -133,6 +134,8 @@ class Unusual(nn.BatchNorm2d):
 def test_a_norm_of_unknown_kind_is_not_split() -> None:
     with pytest.raises(BadInput, match="is a Unusual, which cannot be split"):
         split_batch_norm(nn.Sequential(Unusual(3)), 2)
+    with pytest.raises(BadInput, match="is a Unusual, which cannot see the batches of several processes as one"):
+        whole_batch_norm(nn.Sequential(Unusual(3)))
 
 
 MAPS = "from torch import nn\n\ndef net():\n    return nn.Conv2d(3, 5, 3, 2)\n"
@@ -163,6 +166,15 @@ def test_code_of_ones_own_may_ask_for_the_size(tmp_path: Path) -> None:
     assert make(name, 8).feature_dim == 7
 
 
+def module(forward: str) -> str:
+    """A class of one's own with this in its `forward`."""
+    made = "        super().__init__()\n        self.conv = nn.Conv2d(3, 4, 3)\n"
+    return (
+        f"from torch import nn\n\nclass net(nn.Module):\n    def __init__(self):\n{made}\n"
+        f"    def forward(self, x):\n        {forward}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -170,12 +182,19 @@ def test_code_of_ones_own_may_ask_for_the_size(tmp_path: Path) -> None:
         ("import not_a_module", "cannot be loaded: ModuleNotFoundError"),
         ("def net():\n    return 3", "returned a int; it has to return a torch.nn.Module"),
         ("def net():\n    raise RuntimeError('no')", r"failed: RuntimeError\('no'\) in line 2"),
-        ("def net(wide):\n    return 3", "failed: TypeError"),
+        ("import torch\n\ndef net():\n    return torch.nn.Linear('a', 2)", r"failed: TypeError\(.*\) in line 4$"),
+        ("x = 1\n\ndef net(:\n    return 3", r"cannot be loaded: SyntaxError\(.*\) in line 3$"),
+        ("import json\njson.loads('{')", r"cannot be loaded: JSONDecodeError\(.*\) in line 2$"),
+        ("def net(wide):\n    return 3", r"failed: TypeError\(.*\)$"),
         ("from torch import nn\n\ndef net():\n    return nn.Flatten(2)", r"makes \[2, 3, 1024\] of 2 pictures"),
         ("from torch import nn\n\ndef net():\n    return nn.LSTM(32, 3)", "cannot take pictures of 32 pixels"),
+        (module("return [x]"), "gives a list; a backbone gives one tensor"),
+        (module("return (x, x) if self.training else x"), "in train mode gives a tuple; a backbone gives one tensor"),
+        (module("return x if self.training else x[:, :2]"), r"makes \[2, 2, 32, 32\] .* train mode .*\[2, 3, 32, 32\]"),
+        (module("return self.conv(x).view(len(x), -1)"), r"channels_last order, which training uses \(.*reshape"),
         (
-            "from torch import nn\n\nclass net(nn.Module):\n    def forward(self, x):\n        return [x]",
-            "gives a list; a backbone gives one tensor",
+            module("return x.flatten(1)\n\n    @property\n    def feature_dim(self):\n        return 9"),
+            "says that its feature_dim is 9, and makes 3072 features",
         ),
     ],
 )
@@ -188,6 +207,40 @@ def test_bad_code(tmp_path: Path, text: str, sentence: str) -> None:
 def register_and_make(name: str) -> None:
     register_backbone(name)
     make(name)
+
+
+def test_a_number_of_features_that_tells_itself(tmp_path: Path) -> None:
+    name = written(
+        tmp_path, module("return x.mean((2, 3))\n\n    @property\n    def feature_dim(self):\n        return 3")
+    )
+    register_backbone(name)
+    assert make(name).feature_dim == 3
+
+
+def test_trying_a_network_leaves_it_and_the_generator(tmp_path: Path) -> None:
+    layers = "nn.LazyConv2d(4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)"
+    name = written(tmp_path, f"from torch import nn\n\ndef net():\n    return nn.Sequential({layers})\n")
+    register_backbone(name)
+    network = make(name)
+    assert network.training
+    assert network.network[0].weight.shape == (4, 3, 3, 3)
+    assert network.network[1].num_batches_tracked == 0
+    before = torch.get_rng_state()
+    check_sizes(network, name, {20: "data.test_size"})
+    assert torch.equal(torch.get_rng_state(), before)
+    assert network.network[1].num_batches_tracked == 0
+
+
+def test_the_number_of_features_is_the_same_at_every_size(tmp_path: Path) -> None:
+    squeezed = make("torchvision:squeezenet1_1", 64)
+    assert squeezed.feature_dim == 512
+    check_sizes(squeezed, "squeezenet", {32: "data.test_size"})
+    name = written(tmp_path, module("return self.conv(x).flatten(1)"))
+    register_backbone(name)
+    with pytest.raises(
+        BadInput, match=r"makes \[1296\] features of a picture of 20 pixels and \[3600\] .*data\.test_size"
+    ):
+        check_sizes(make(name), name, {20: "data.test_size"})
 
 
 @pytest.fixture(autouse=True)

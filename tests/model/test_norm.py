@@ -156,3 +156,10 @@ def test_conversion_keeps_the_state_and_leaves_heads_alone() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
     plain = ResNet(width=2)
     plain.load_state_dict(network[0].state_dict())  # a checkpoint loads into a plain network
+
+
+def test_a_frozen_norm_stays_frozen() -> None:
+    network = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3))
+    network[0].bias.requires_grad_(False)
+    split_batch_norm(network, 2)
+    assert [parameter.requires_grad for parameter in network.parameters()] == [True, False, True, True]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import msvq
 from msvq.cli import main
@@ -211,6 +212,17 @@ def test_processes_that_do_not_divide_the_batch_or_its_groups(monkeypatch: pytes
         check_fit(method(1), 32, 8)
     with pytest.raises(BadInput, match=r"bn_splits 8 do not divide among 3 processes; set .* a multiple of 3"):
         check_fit(method(8), 48)
+    own = method(1)
+    own.student.backbone.bn1 = Unusual(4)  # type: ignore[union-attr]
+    with pytest.raises(BadInput, match="is a Unusual, which cannot see the batches of several processes as one"):
+        check_fit(own, 48)
+
+
+class Unusual(nn.BatchNorm2d):
+    """A norm with a way of its own."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
 
 
 def test_they_say_so_once_and_all_exit_with_2(tmp_path: Path) -> None:

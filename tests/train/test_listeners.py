@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class Heard:
         if line["step"] == self.fails_at:
             raise ConnectionError("the server is gone\nand more")
         self.lines.append(line)
+
+    def catch_up(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            self.hear(line)
 
     def close(self) -> None:
         self.calls.append("close")
@@ -95,8 +99,22 @@ def test_an_error_of_a_callback_comes_after_the_checkpoint(tmp_path: Path, whole
     assert kinds[0] == kinds[1]
 
 
+def test_all_wait_for_what_is_heard_where_somebody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for logger, expected in ((Heard(), [0, "all meet", 1]), (None, [])):
+        listeners, order = Listeners([logger] if logger else []), list[object]()
+        monkeypatch.setattr("msvq.train.listeners.wait_for_first", lambda order=order: order.append("all meet"))
+        log = RunLog(tmp_path / "metrics.jsonl")
+        log.rewind(-1)
+        log.write("eval", {"step": 0})
+        if logger is not None:
+            monkeypatch.setattr(logger, "hear", lambda line, order=order: order.append(line["step"]))
+        with listeners.listening(log.path, {}, 0, lambda sentence: None):
+            listeners.hear({"kind": "step", "step": 1})
+        assert order == expected
+
+
 ON_TWO_PROCESSES = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import msvq
 
@@ -104,6 +122,8 @@ heard = []
 
 def stop(line):
     heard.append(line["step"])
+    if line["step"] == 2:
+        time.sleep(float(os.environ["MSVQ_TIME_LIMIT"]) + 1)
     if line["step"] == 3:
         raise ZeroDivisionError
 
@@ -114,7 +134,10 @@ except (ZeroDivisionError, msvq.BadInput) as error:
 """
 
 
-def test_an_error_in_the_first_process_ends_all(tmp_path: Path) -> None:
+def test_an_error_in_the_first_process_ends_all_and_slow_work_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MSVQ_TIME_LIMIT", "8")  # that a process waits in the middle of a step
     np.savez(tmp_path / "pictures.npz", images=make_patterns(64, seed=0)[0])
     (tmp_path / "script.py").write_text(ON_TWO_PROCESSES)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

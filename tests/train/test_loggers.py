@@ -158,6 +158,21 @@ def test_names_of_loggers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     assert not (tmp_path / "x").exists()
 
 
+def test_what_was_missed_is_remembered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    written: list[str] = []
+    monkeypatch.setattr("msvq.train.loggers.write_text", lambda path, text: written.append(text))
+    (logger,) = make_loggers(["tensorboard"])
+    logger.open(tmp_path, {}, 3)
+    logger.catch_up([{"kind": "step", "step": step, "loss": 1.0} for step in (1, 2, 3)])
+    assert [json.loads(text)["step"] for text in written] == [3]
+    monkeypatch.setattr(logger.writer, "add_scalar", lambda name, value, step: 1 / (5 - step))  # type: ignore[union-attr]
+    with pytest.raises(ZeroDivisionError):
+        logger.catch_up([{"kind": "step", "step": step, "loss": 1.0} for step in (4, 5, 6)])
+    assert [json.loads(text)["step"] for text in written] == [3, 4]
+    logger.close()
+
+
 def test_a_memory_that_is_damaged_is_named(tmp_path: Path) -> None:
     for text in ("{", "[1]", '{"step": 1}', '{"step": "x", "kind": "step"}', '{"step": 1, "kind": "other"}'):
         (tmp_path / MEMORY).write_text(text)

@@ -16,6 +16,11 @@ PORTION = 128  # files that a process decodes at a time
 Name = str | PathLike[str]
 
 
+def at_hand(images: Any) -> Any:
+    """What can be looked at more than once: an iterator, such as `Path.glob` gives, as a list; all else as it is."""
+    return list(images) if isinstance(images, Iterator) else images
+
+
 def are_files(images: object) -> TypeGuard[Iterable[Name]]:
     """Whether these are the names of files: a list, a tuple, an array or a column of a table, of str or Path."""
     if isinstance(images, str | bytes | PathLike | Iterator) or not isinstance(images, Iterable):
@@ -42,7 +47,7 @@ def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None
 
 
 def as_pictures(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:
-    """Each picture as uint8 [H, W, 3]."""
+    """Each picture as uint8 [H, W, 3]. An array [3, H, W] or [1, H, W] is one picture, not several grey ones."""
     if isinstance(images, (list, tuple)):
         return [_as_picture(np.asarray(image)) for image in images]
     array = np.asarray(images)

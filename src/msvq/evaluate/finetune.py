@@ -20,6 +20,7 @@ from msvq.model.norm import split_batch_norm
 from msvq.settings import Section
 from msvq.train.optim import warmup_cosine
 from msvq.train.precision import autocast, loss_scaler
+from msvq.train.randomness import repeatable
 
 
 class FinetuneSettings(Section):
@@ -116,11 +117,12 @@ def finetune(
             for step, (pictures, labels) in enumerate(views.epoch(epoch), epoch * len(views)):
                 for group in optimiser.param_groups:
                     group["lr"] = warmup_cosine(step, base_lr=group["peak"], warmup_steps=0, total_steps=steps)
-                with autocast(device, precision):
-                    features = network(pictures)
-                loss = F.cross_entropy(head(features.float()), labels)
                 optimiser.zero_grad()
-                scaler.scale(loss).backward()
+                with repeatable(seed, step, device):
+                    with autocast(device, precision):
+                        features = network(pictures)
+                    loss = F.cross_entropy(head(features.float()), labels)
+                    scaler.scale(loss).backward()
                 scaler.step(optimiser)
                 scaler.update()
                 losses.append(loss.detach() * (len(labels) / len(views.pictures)))

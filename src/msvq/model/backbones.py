@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -110,7 +111,8 @@ def _from_code(name: str, size: int) -> nn.Module:
         takes_size = "size" in inspect.signature(function).parameters
         made = function(size=size) if takes_size else function()
     except Exception as error:
-        raise BadInput(f"backbone {name} failed: {failure(error)}") from error
+        file = Path(name.rpartition(":")[0])
+        raise BadInput(f"backbone {name} failed: {failure(error, file)}") from error
     if not isinstance(made, nn.Module):
         raise BadInput(f"backbone {name} returned a {type(made).__name__}; it has to return a torch.nn.Module")
     return made

@@ -1,6 +1,7 @@
 """Networks of torchvision and timm, untrained and without their classifiers: `torchvision:NAME`, `timm:NAME`.
 
-Their parameters keep the library's names, so that an encoder loads into the library's own network.
+Their parameters keep the library's names, behind `network.` where `msvq.model.pooling` averages maps, so that an
+encoder loads into the library's own network.
 """
 
 import importlib
@@ -108,7 +109,9 @@ def _without_classes(head: nn.Module) -> nn.Module:
     """What of a head makes features: its norms and pools up to the first layer with classes or hidden units."""
     kept = []
     for layer in head.children() if isinstance(head, nn.Sequential) else [head]:
-        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+        if isinstance(layer, nn.Conv2d):  # SqueezeNet's, which comes before the pool
+            return nn.AdaptiveAvgPool2d(1)
+        if isinstance(layer, nn.Linear):
             break
         if not isinstance(layer, nn.Dropout):
             kept.append(layer)

@@ -4,7 +4,7 @@ The groups are blocks that stand together in memory, so that none of them is eve
 groups become blocks by reordering the pictures once, before the first layer (`msvq.model.teacher.Network`).
 """
 
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -187,13 +187,34 @@ class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 def whole_batch_norm(network: nn.Module) -> None:
     """Let every batch norm inside `network` that is not split see the whole batch, on however many ranks it is."""
-    for name, module in list(network.named_children()):
-        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and getattr(module, "splits", 1) == 1:
-            whole = WholeBatchNorm(module.num_features, module.eps, module.momentum)
-            vars(whole).update(vars(module))  # the very same weights, statistics and mode
-            setattr(network, name, whole)
-        else:
-            whole_batch_norm(module)
+    check_whole(network)
+    for parent in list(network.modules()):
+        for name, module in list(parent.named_children()):
+            if _is_not_split(module):
+                whole = WholeBatchNorm(module.num_features, module.eps, module.momentum)
+                vars(whole).update(vars(module))  # the very same weights, statistics and mode
+                setattr(parent, name, whole)
+
+
+def check_whole(network: nn.Module) -> None:
+    """Raise if `whole_batch_norm` cannot do so."""
+    for name, module in network.named_modules():
+        if _is_not_split(module):
+            _check_kind(module, name, "see the batches of several processes as one; train in one process")
+
+
+def _is_not_split(module: nn.Module) -> TypeGuard[nn.BatchNorm1d | nn.BatchNorm2d]:
+    return isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)) and getattr(module, "splits", 1) == 1
+
+
+def _check_kind(norm: nn.Module, name: str, use: str) -> None:
+    """Raise if a batch norm computes in a way of its own, which a replacement would silently leave out.
+
+    A forward that is there for the layers inside it, as of timm's norms with activation, is followed.
+    """
+    known = (nn.modules.batchnorm._BatchNorm.forward, SplitBatchNorm2d.forward)
+    if type(norm).forward not in known and not list(norm.children()):
+        raise BadInput(f"batch norm {name!r} of the backbone is a {type(norm).__name__}, which cannot {use}")
 
 
 def running_statistics(network: nn.Module) -> list[Tensor]:
@@ -213,11 +234,7 @@ def split_batch_norm(network: nn.Module, splits: int) -> None:
         if isinstance(module, SplitBatchNorm2d):
             module.splits = splits
         elif isinstance(module, nn.BatchNorm2d) and splits > 1:
-            if type(module).forward is not nn.BatchNorm2d.forward and not list(module.children()):
-                raise BadInput(
-                    f"batch norm {name!r} of the backbone is a {type(module).__name__}, which cannot be split; "
-                    f"set method.bn_splits=1"
-                )
+            _check_kind(module, name, "be split; set method.bn_splits=1")
             if not module.affine or not module.track_running_stats or module.momentum is None:
                 raise BadInput(
                     f"batch norm {name!r} of the backbone has no weights, no running statistics or no momentum, and "
@@ -227,6 +244,8 @@ def split_batch_norm(network: nn.Module, splits: int) -> None:
             for inner, layer in module.named_children():
                 split.add_module(inner, layer)
             split.load_state_dict(module.state_dict())
+            for parameter, original in zip(split.parameters(), module.parameters(), strict=True):
+                parameter.requires_grad_(original.requires_grad)
             setattr(network, name, split)
         else:
             split_batch_norm(module, splits)

@@ -1,5 +1,6 @@
 """Any network as an encoder: what it makes of pictures is looked at once, and maps are averaged."""
 
+import copy
 from typing import cast
 
 import torch
@@ -35,31 +36,87 @@ def as_encoder(network: nn.Module, name: str, size: int) -> Encoder:
             f"which are averaged"
         )
     encoder = cast(Encoder, network if len(shape) == 2 else Pooled(network))
-    encoder.feature_dim = shape[1]
+    if getattr(encoder, "feature_dim", None) != shape[1]:
+        try:
+            encoder.feature_dim = shape[1]
+        except AttributeError:  # a property
+            raise BadInput(
+                f"backbone {name} says that its feature_dim is {encoder.feature_dim}, and makes {shape[1]} features; "
+                f"leave the attribute out, or let it tell their number"
+            ) from None
     return encoder
 
 
-def check_sizes(encoder: nn.Module, name: str, sizes: dict[int, str]) -> None:
-    """Raise if the network cannot take pictures of one of the sizes; each has the setting that asks for it."""
+def check_sizes(encoder: Encoder, name: str, sizes: dict[int, str]) -> None:
+    """Raise if the network cannot take pictures of one of the sizes, or makes another number of features of them.
+
+    Each size has the setting that asks for it.
+    """
     for size, setting in sizes.items():
-        output_shape(encoder, name, size, setting)
+        found = output_shape(encoder, name, size, setting)[1:]
+        if list(found) != [encoder.feature_dim]:
+            raise BadInput(
+                f"backbone {name} makes {list(found)} features of a picture of {size} pixels and "
+                f"[{encoder.feature_dim}] of one of data.size; let it end in maps, which are averaged, or "
+                f"--set {setting} to data.size{_instead(setting)}"
+            )
 
 
 @torch.no_grad()
 def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.size") -> torch.Size:
-    """The shape of what a network in eval mode makes of two black pictures."""
-    was_training = network.training
-    network.eval()
+    """The shape of what a network makes of two black pictures: as they come, in eval mode, and as training has them.
+
+    The network itself is tried in eval mode alone, so that only layers which wait for their first input are changed.
+    """
+    was_training, pictures = network.training, torch.zeros(2, 3, size, size)
     try:
-        output = network(torch.zeros(2, 3, size, size))
+        shape = _shape(network.eval()(pictures), name)
+    except BadInput:
+        raise
     except Exception as error:  # whatever the code of others may raise
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise BadInput(
-            f"backbone {name} cannot take pictures of {size} pixels ({reason[:200]}); --set {setting} to what it takes"
-            f"{' (null: data.size throughout)' if setting == 'train.resolution' else ''}, or give another --backbone"
+            f"backbone {name} cannot take pictures of {size} pixels ({_told(error)}); --set {setting} to what it takes"
+            f"{_instead(setting)}, or give another --backbone"
         ) from error
     finally:
         network.train(was_training)
+    _try_as_training_does(network, name, pictures, shape)
+    return shape
+
+
+def _try_as_training_does(network: nn.Module, name: str, pictures: Tensor, expected: torch.Size) -> None:
+    """Try a copy of the network, in channels_last order and in both modes; statistics and generators stay as they are.
+
+    Otherwise a `view` of such maps, or a tuple in train mode, would come to light at the first step.
+    """
+    for mode in ("eval", "train"):
+        try:
+            with torch.random.fork_rng(devices=[]):
+                other = copy.deepcopy(network).to(memory_format=torch.channels_last).train(mode == "train")
+                shape = _shape(other(pictures.to(memory_format=torch.channels_last)), f"{name} in {mode} mode")
+        except BadInput:
+            raise
+        except Exception as error:
+            raise BadInput(
+                f"backbone {name} fails in {mode} mode on pictures in channels_last order, which training uses "
+                f"({_told(error)}); change its forward, or give another --backbone"
+            ) from error
+        if shape != expected:
+            raise BadInput(
+                f"backbone {name} makes {list(expected)} of 2 pictures in eval mode, and in {mode} mode with "
+                f"channels_last order {list(shape)}; they have to be the same"
+            )
+
+
+def _shape(output: object, name: str) -> torch.Size:
     if not isinstance(output, Tensor):
         raise BadInput(f"backbone {name} gives a {type(output).__name__}; a backbone gives one tensor of features")
     return output.shape
+
+
+def _instead(setting: str) -> str:
+    return " (null: data.size throughout)" if setting == "train.resolution" else ""
+
+
+def _told(error: Exception) -> str:
+    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from msvq.errors import BadInput
-from msvq.model.norm import SplitBatchNorm2d
+from msvq.model.norm import SplitBatchNorm2d, check_whole
 from msvq.model.queue import Queue
 from msvq.model.teacher import Teacher
 from msvq.ranks import world_size
@@ -31,6 +31,8 @@ def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
             f"{size} does not divide among {ranks} processes; set train.batch_size to a multiple of "
             f"{ranks * accumulate}, or change torchrun's --nproc-per-node"
         )
+    if ranks > 1:
+        check_whole(method)
     for module in method.modules():
         if isinstance(module, SplitBatchNorm2d) and module.splits > 1 and module.splits % ranks:
             raise BadInput(

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from msvq.launch import is_first
-from msvq.train.distributed import SaidElsewhere, agreeing
+from msvq.ranks import largest
+from msvq.train.distributed import SaidElsewhere, agreeing, wait_for_first
 from msvq.train.runlog import read_metrics
 
 Line = Mapping[str, Any]  # of metrics.jsonl, with "kind" ("step", "epoch" or "eval"), "step" and "epoch"
-Callback = Callable[[Line], object]
+Callback = Callable[[Line], object]  # called with every line, in the first process; an error ends the run once saved
 
 
 class Logger(Protocol):
@@ -25,6 +26,10 @@ class Logger(Protocol):
 
     def hear(self, line: Line) -> None:
         """Take a line, unless it is known."""
+        ...
+
+    def catch_up(self, lines: Sequence[Line]) -> None:
+        """Take those of a run's earlier lines that are not known."""
         ...
 
     def close(self) -> None:
@@ -43,6 +48,7 @@ class Listeners:
     def __init__(self, loggers: Sequence[Logger] = (), callbacks: Sequence[Callback] = ()) -> None:
         self.loggers, self.callbacks = list(loggers), list(callbacks)
         self.failure: Exception | None = None
+        self.anyone = False  # whether, in any process, somebody listens; all of them know alike
         self._announce: Callable[[str], None] = lambda sentence: None
 
     @contextmanager
@@ -57,8 +63,11 @@ class Listeners:
                 for logger in self.loggers if is_first() else ():
                     announce(logger.open(log.parent, settings, step))
                     opened.append(logger)
-            for line in read_metrics(log) if opened else ():  # of what came before, some may not have heard
-                self._tell_loggers(line)
+            self.anyone = bool(largest(bool(self.loggers or self.callbacks))[0])
+            earlier = read_metrics(log) if opened else []  # of which some may not have heard
+            for logger in list(opened):
+                self._try(logger, partial(logger.catch_up, earlier))
+            self.wait()
             yield
         finally:
             for logger in opened:
@@ -67,7 +76,8 @@ class Listeners:
 
     def hear(self, line: Line) -> None:
         """A line was logged."""
-        self._tell_loggers(line)
+        for logger in list(self.loggers):
+            self._try(logger, partial(logger.hear, line))
         if self.failure is None:
             try:
                 for callback in self.callbacks:
@@ -75,16 +85,17 @@ class Listeners:
             except Exception as error:
                 self.failure = error
 
+    def wait(self) -> None:
+        """Wait until what was logged is heard in the first process, where it may take longer than a step may."""
+        if self.anyone:
+            wait_for_first()
+
     def stopped(self, sentence: str) -> Exception:
         """The error that ends the run, now that it is saved, which `sentence` says; another process raises it."""
         if self.failure is None:
             return SaidElsewhere()
         self.failure.add_note(sentence)
         return self.failure
-
-    def _tell_loggers(self, line: Line) -> None:
-        for logger in list(self.loggers):
-            self._try(logger, partial(logger.hear, line))
 
     def _try(self, logger: Logger, work: Callable[[], None]) -> None:
         try:

@@ -7,6 +7,7 @@ twice, and a logger that is added later hears what it has missed.
 import json
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -54,13 +55,47 @@ class Memory:
             raise BadInput(f"{path} is damaged; delete {path.parent} to have the whole run logged anew") from None
 
     def keep(self, line: Line) -> None:
-        """This line was logged."""
+        """This line was logged; `write` says so on disk."""
         self.heard = position(line)
         self.kept |= {"step": line["step"], "kind": line["kind"]}
+
+    def write(self) -> None:
+        """Have it on disk."""
         write_text(self.path, json.dumps(self.kept) + "\n")
 
 
-class TensorBoard:
+class Remembering(ABC):
+    """Logs each line once, and remembers the last."""
+
+    memory: Memory
+
+    def hear(self, line: Line) -> None:
+        """Take a line, unless it is known."""
+        self.catch_up([line])
+
+    def catch_up(self, lines: Sequence[Line]) -> None:
+        """Take those lines that are not known; what was logged is remembered once, also if a later one fails."""
+        before = self.memory.heard
+        try:
+            for line in lines:
+                if position(line) > self.memory.heard:
+                    self.log(line)
+                    self.memory.keep(line)
+        finally:
+            if self.memory.heard != before:
+                self.flush()
+                self.memory.write()
+
+    @abstractmethod
+    def log(self, line: Line) -> None:
+        """Log a line that is new."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Have what was logged where a kill cannot reach it, before it is remembered."""
+
+
+class TensorBoard(Remembering):
     """Writes RUN/tensorboard. What was logged after the step that a run goes on from is withdrawn, and comes anew."""
 
     name, package = "tensorboard", "tensorboard"
@@ -75,20 +110,21 @@ class TensorBoard:
         self.writer = writer(str(folder), purge_step=step + 1 if again else None)
         return f"TensorBoard: tensorboard --logdir {folder}"
 
-    def hear(self, line: Line) -> None:
-        """Take a line, unless it is known."""
-        if position(line) > self.memory.heard:
-            for name, value in numbers(line).items():
-                self.writer.add_scalar(name, value, line["step"])
-            self.writer.flush()
-            self.memory.keep(line)
+    def log(self, line: Line) -> None:
+        """A point in each of the line's curves."""
+        for name, value in numbers(line).items():
+            self.writer.add_scalar(name, value, line["step"])
+
+    def flush(self) -> None:
+        """Write what is in the buffer."""
+        self.writer.flush()
 
     def close(self) -> None:
         """Nothing more is coming."""
         self.writer.close()
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Remembering):
     """Sends settings and numbers to wandb.ai, or keeps them in RUN/wandb where WANDB_MODE=offline.
 
     No pictures go there; wandb adds what it records of every machine, such as its name and load. What was sent cannot
@@ -125,11 +161,12 @@ class WeightsAndBiases:
             return f"Weights & Biases: offline, in {Path(self.run.dir).parent}; 'wandb sync' sends it"
         return f"Weights & Biases: {self.run.url}"
 
-    def hear(self, line: Line) -> None:
-        """Take a line, unless it is known."""
-        if position(line) > self.memory.heard:
-            self.run.log(numbers(line), step=line["step"])
-            self.memory.keep(line)
+    def log(self, line: Line) -> None:
+        """A row of the line's numbers."""
+        self.run.log(numbers(line), step=line["step"])
+
+    def flush(self) -> None:
+        """wandb's own process has it already."""
 
     def close(self) -> None:
         """Wait until everything is sent, or written."""

@@ -158,17 +158,21 @@ class Trainer:
             speed = (self.step - first) * self.settings.batch_size / elapsed if elapsed > 0 else 0.0
             if self.step % self.settings.log_every == 0:
                 values = {"loss": loss, "lr": lr, **{name: float(value) for name, value in logs.items()}}
-                self.log.write("step", {"step": self.step, "epoch": epoch + 1, **values})
+                self._log("step", {"step": self.step, "epoch": epoch + 1, **values})
             self.display.step(self.step, epoch + 1, loss, speed)
             if self.step % len(self.loader):  # after the epoch's last step, it is first measured
                 self._save_if_due()
         mean = self.epoch_loss / self.epoch_steps
         self.epoch_loss, self.epoch_steps = 0.0, 0
-        self.log.write(
+        self._log(
             "epoch",
             {"step": self.step, "epoch": epoch + 1, "loss": mean, "lr": lr, "images_per_second": speed},
         )
         return mean, speed
+
+    def _log(self, kind: str, values: Mapping[str, Any]) -> None:
+        self.log.write(kind, values)
+        self.listeners.wait()
 
     def train_step(
         self, images: Tensor, labels: Tensor, indices: Tensor, lr: float
@@ -246,7 +250,7 @@ class Trainer:
                 values |= monitor.measure(self.method, epoch)
         if values:
             self.display.measured.update(values)
-            self.log.write("eval", {"step": self.step, "epoch": epoch, **values})
+            self._log("eval", {"step": self.step, "epoch": epoch, **values})
         self.method.train()
 
     def save(self) -> None:
