@@ -191,8 +191,7 @@ def identity(protocol: str, settings: Section, changes: dict[str, Any]) -> str:
 
 EXPLAINED = {
     "knn": "the most similar labelled pictures vote; nothing is trained",
-    "probe": "one fit on features without augmentation, so no paper's number: it ranks encoders as linear does, "
-    "in seconds, and usually comes out within a few points of it",
+    "probe": "one fit on features without augmentation, so no paper's number: it asks what linear asks, in seconds",
     "linear": "the paper's protocol; the last epoch counts, the best was chosen on the test pictures",
     "finetune": "the network goes on learning, with labels; from scratch it is the same one without pre-training",
 }

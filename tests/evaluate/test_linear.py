@@ -1,5 +1,6 @@
 """Linear evaluation: the protocol, the frozen backbone, an easy case (methods.md 2.2)."""
 
+import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from msvq.data.store import DataSet, Pictures
+from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.evaluate import linear as module
 from msvq.evaluate.labels import stratified
@@ -41,6 +44,20 @@ def tiny() -> ResNet:
 def evaluate(encoder: nn.Module, data: DataSet, rows: Any = None, *, seed: int = 0, **settings: Any) -> LinearResult:
     chosen = LinearSettings(**{"epochs": 3, "batch_size": 16, **settings})
     return linear_evaluation(encoder, data, rows, chosen, device=CPU, seed=seed)
+
+
+def test_sizes_that_differ_are_told_and_can_be_made_equal() -> None:
+    said = io.StringIO()
+    options: dict[str, Any] = {"device": CPU, "seed": 0, "display": Display(Console(file=said, width=500))}
+    short = LinearSettings(epochs=1, batch_size=16)
+    linear_evaluation(tiny(), colours(test_size=24), None, short, **options)
+    assert "learns on crops of 16 px" in said.getvalue() and "--set size=24" in said.getvalue()
+    said.truncate(0)
+    seen: list[int] = []
+    encoder = tiny()
+    encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[-1]))
+    linear_evaluation(encoder, colours(test_size=24), None, LinearSettings(epochs=1, size=24), **options)
+    assert set(seen) == {24} and "learns on crops" not in said.getvalue()
 
 
 def test_the_defaults_are_the_papers() -> None:

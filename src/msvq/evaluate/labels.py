@@ -97,6 +97,7 @@ class LabelledViews:
         batch_size: int,
         seed: int,
         device: torch.device,
+        size: int | None = None,  # of the crops; None: that of pre-training
         even: bool = False,
     ) -> None:
         self.pictures = select(data.bank, usable_rows(data.bank.labels, rows))
@@ -104,7 +105,7 @@ class LabelledViews:
         self.num_classes = max(
             data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.bank, data.test))
         )
-        self.augment = Augment({"plain": view}, size=data.size, mean=data.mean, std=data.std)
+        self.augment = Augment({"plain": view}, size=size or data.size, mean=data.mean, std=data.std)
         self.batch_size, self.seed, self.device, self.even = batch_size, seed, device, even
 
     def __len__(self) -> int:

@@ -40,6 +40,7 @@ class LinearSettings(Section):
     schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 60 % of the epochs, a hundredth after 80 %
     lr: Annotated[float, Gt(0)] | None = None  # None: 1 for cosine, 30 for step
     weight_decay: Annotated[float, Ge(0)] = 0.0
+    size: Annotated[int, Ge(1)] | None = None  # side of the crops that it learns from; None: that of pre-training
     view: ViewSettings = PLAIN
 
     def learning_rate(self, step: int, *, steps_per_epoch: int) -> float:
@@ -148,7 +149,15 @@ def linear_evaluation(
 
     Every epoch sees new crops. The backbone is in eval mode throughout, so test features are computed once.
     """
-    views = LabelledViews(data, rows, view=settings.view, batch_size=settings.batch_size, seed=seed, device=device)
+    display, size = display or Display(), settings.size or data.size
+    if size != data.test_size:
+        display.note(
+            f"note: the classifier learns on crops of {size} px, as the protocol says, and is tested at {data.test_size} "
+            f"px; where features depend on the size that costs accuracy (--set size={data.test_size} avoids it)"
+        )
+    views = LabelledViews(
+        data, rows, view=settings.view, size=size, batch_size=settings.batch_size, seed=seed, device=device
+    )
     frozen = copy.deepcopy(encoder).requires_grad_(False).eval().to(device).to(memory_format=torch.channels_last)
     test, truth = features_at_test_size(
         frozen, labelled_test(data), data, device=device, precision=precision, display=display
@@ -158,7 +167,7 @@ def linear_evaluation(
         head.parameters(), lr=0.0, momentum=MOMENTUM, nesterov=True, weight_decay=settings.weight_decay
     )
     measured, means = [], []
-    with (display or Display()).task("linear evaluation", settings.epochs * len(views)) as advance:
+    with display.task("linear evaluation", settings.epochs * len(views)) as advance:
         for epoch in range(settings.epochs):
             losses = []
             for step, (pictures, labels) in enumerate(views.epoch(epoch), epoch * len(views)):
