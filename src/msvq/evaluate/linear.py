@@ -152,8 +152,9 @@ def linear_evaluation(
     display, size = display or Display(), settings.size or data.size
     if size != data.test_size:
         display.note(
-            f"note: the classifier learns on crops of {size} px, as the protocol says, and is tested at {data.test_size} "
-            f"px; where features depend on the size that costs accuracy (--set size={data.test_size} avoids it)"
+            f"note: the classifier learns on crops of {size} px, as the protocol says, and is tested at "
+            f"{data.test_size} px; where features depend on the size that costs accuracy "
+            f"(--set size={data.test_size} avoids it)"
         )
     views = LabelledViews(
         data, rows, view=settings.view, size=size, batch_size=settings.batch_size, seed=seed, device=device
