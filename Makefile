@@ -11,7 +11,7 @@ demo: $(READY)
 	$(RUN)/msvq demo
 
 test: $(READY) lint
-	OMP_NUM_THREADS=1 $(RUN)/python -m pytest --numprocesses auto --dist loadfile    # a core each, a file at a time
+	OMP_NUM_THREADS=1 $(RUN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder    # a core each, a file at a time
 
 faults: $(READY)    # kills, full disks, damaged files: some minutes
 	OMP_NUM_THREADS=1 $(RUN)/python -m faults --markdown faults.md
