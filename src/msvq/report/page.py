@@ -4,13 +4,10 @@ import base64
 import hashlib
 import shlex
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 
 from msvq.display import printable
 from msvq.errors import BadInput
@@ -21,6 +18,7 @@ from msvq.report.maps import first_views, map_data, without_sheets
 from msvq.report.pictures import gallery, neighbour_rows
 from msvq.report.records import Record, read_records
 from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows
+from msvq.report.templates import resource, templates
 from msvq.report.verdict import verdict
 
 SCRIPTS = ("page.js", "map.js")
@@ -61,12 +59,10 @@ def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
 
 def render(records: Sequence[Record]) -> str:
     """The page as text."""
-    environment = Environment(
-        loader=PackageLoader("msvq", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = templates()
     environment.filters["number"] = number
     maps = map_data(records)
-    scripts = [_resource(name) for name in SCRIPTS]
+    scripts = [resource(name) for name in SCRIPTS]
     several = len(records) > 1
     return environment.get_template("page.html").render(
         title=" · ".join(record.title for record in records),
@@ -78,8 +74,8 @@ def render(records: Sequence[Record]) -> str:
         map=maps,
         map_json=without_sheets(maps) if maps else None,
         map_start=first_views(maps) if maps else (0, 0),
-        style=Markup(_resource("page.css")),  # our own file
-        scripts=[Markup(script) for script in scripts],
+        style=resource("page.css"),
+        scripts=scripts,
         hashes=[_hash(script) for script in scripts],
     )
 
@@ -139,10 +135,6 @@ def _absent(record: Record, found: dict[str, Any]) -> list[str]:
         "the false negatives": (bool(found["gallery"] or found["soft_labels"]), "eval/gallery.npz"),
     }
     return [f"{what} ({file})" for what, (is_there, file) in files.items() if not is_there]
-
-
-def _resource(name: str) -> str:
-    return (resources.files("msvq.report") / name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

@@ -3,14 +3,11 @@
 import base64
 import json
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
-
 from msvq.files import write_text
+from msvq.report.templates import resource, templates
 from msvq.reproduce.cells import SCALES
 from msvq.reproduce.formats import as_csv, crossing_sentences, heading, latex, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES
@@ -54,18 +51,19 @@ def write_page(out: Path) -> Path:
         }
         for name, facts in sorted(manifest["cells"].items())
     ]
-    environment = Environment(
-        loader=PackageLoader("msvq", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    style = (resources.files("msvq.report") / "page.css").read_text(encoding="utf-8")
     scale = manifest["scale"]
-    text = environment.get_template("reproduction.html").render(
-        scale=scale,
-        note=SCALES[scale].note.capitalize() if scale in SCALES else "",
-        studies=studies,
-        unreadable=unreadable,
-        cells=cells,
-        style=Markup(style),  # our own file
+    text = (
+        templates()
+        .get_template("reproduction.html")
+        .render(
+            title=f"Reproduction of MSVQ, scale {scale}",
+            scale=scale,
+            note=SCALES[scale].note.capitalize() if scale in SCALES else "",
+            studies=studies,
+            unreadable=unreadable,
+            cells=cells,
+            style=resource("page.css"),
+        )
     )
     write_text(out / PAGE, text)
     return out / PAGE

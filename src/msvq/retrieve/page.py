@@ -3,12 +3,9 @@
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 from PIL import Image
 
 from msvq.data.decode import header_size
@@ -16,6 +13,7 @@ from msvq.data.workers import Result, Workers
 from msvq.display import printable
 from msvq.files import write_text
 from msvq.report.pictures import class_name, data_address
+from msvq.report.templates import resource, templates
 from msvq.retrieve.source import Source
 
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
@@ -97,16 +95,8 @@ def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
 
 def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group]) -> None:
     """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
-    environment = Environment(
-        loader=PackageLoader("msvq", "retrieve"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = templates("retrieve")
     environment.filters["printable"] = printable
-    style = "".join(_resource(package, "page.css") for package in ("msvq.report", "msvq.retrieve"))
-    page = environment.get_template("page.html").render(
-        title=title, sentence=sentence, groups=groups, style=Markup(style)
-    )
+    style = resource("page.css") + resource("page.css", "retrieve")
+    page = environment.get_template("page.html").render(title=title, sentence=sentence, groups=groups, style=style)
     write_text(path, page)
-
-
-def _resource(package: str, name: str) -> str:
-    return (resources.files(package) / name).read_text(encoding="utf-8")
