@@ -21,19 +21,23 @@ from msvq.version import __version__
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card itself: both, or (older runs) neither
-FEEDING = ("size", "mean", "std", "feature_dim")  # what of a card is needed to use an encoder
 
 _Deviation = Annotated[FiniteFloat, Gt(0)]
 
 
-class Card(BaseModel):
+class Feeding(BaseModel, frozen=True):
+    """At what size, and normalised how, an encoder knows pictures."""
+
+    size: PositiveInt
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
+    std: tuple[_Deviation, _Deviation, _Deviation]
+
+
+class Card(Feeding, frozen=True):
     """What has to be in `encoder.json`."""
 
     backbone: BackboneSettings
     train_size: PositiveInt
-    size: PositiveInt
-    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
-    std: tuple[_Deviation, _Deviation, _Deviation]
     feature_dim: PositiveInt
     weights_sha256: str | None = None
 

@@ -24,7 +24,7 @@ from msvq.run import Run, load
 from msvq.settings import Section, explain
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.version import __version__
-from msvq.weights import load_encoder
+from msvq.weights import feeding, load_encoder
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine
 BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
@@ -57,7 +57,7 @@ def evaluate(
         raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels}")
     weights = load_encoder(run, checkpoint)
     target = resolve_device(device or "auto")
-    dataset, own = open_for(run, data, data_root, download=download, display=display)
+    dataset, own = open_for(run, data, data_root, checkpoint=checkpoint, download=download, display=display)
     try:
         if not dataset.has_labels:
             raise BadInput(f"{dataset.name} has no labels, and {protocol} needs them; 'msvq analyze' does without")
@@ -147,6 +147,7 @@ def open_for(
     data: str | None,
     data_root: str | Path | None,
     *,
+    checkpoint: str = "last",
     download: bool = False,
     moved: bool = False,
     display: Display,
@@ -167,8 +168,8 @@ def open_for(
     check_source(settings.source)
     dataset = open_dataset(settings, download=download, display=display)
     if not own:  # normalised as in training, which is what the first layer knows
-        known = run.environment() if "mean" in run.environment() else run.card
-        dataset = replace(dataset, mean=tuple(known["mean"]), std=tuple(known["std"]))
+        known = feeding(run, checkpoint)
+        dataset = replace(dataset, mean=known.mean, std=known.std)
     return dataset, own
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_weights
 from torch import Tensor
 
-from msvq.card import CARD, FEEDING, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
+from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
 from msvq.config import Settings, read_config
 from msvq.data.checksums import Damaged, unsealed
 from msvq.data.given import are_files, as_pictures, at_hand, decode_files
@@ -112,10 +112,13 @@ class Run:
     @cached_property
     def _in_use(self) -> tuple[Encoder, dict[str, Any]]:
         """The encoder, and how to feed it: size, mean, std and feature_dim."""
-        if not (self.path / CARD).is_file():
-            from msvq.weights import stopped_encoder  # it builds on runs
+        from msvq.weights import feeding, load_encoder  # it builds on runs
 
-            return stopped_encoder(self)
+        finished = (self.path / CARD).is_file()
+        encoder = self._finished_encoder() if finished else cast(Encoder, load_encoder(self).encoder)
+        return encoder, {**feeding(self).model_dump(), "feature_dim": encoder.feature_dim}
+
+    def _finished_encoder(self) -> Encoder:
         backbone = BackboneSettings.model_validate(self.card["backbone"])
         encoder, weights = make_backbone(backbone, self.card["train_size"]), self.read_encoder()
         what, expected, file = misfit(encoder.state_dict(), weights), self.card["feature_dim"], WEIGHTS
@@ -127,7 +130,7 @@ class Run:
             way_out = "it needs the network as it was when the run was trained"
             raise BadInput(f"{self.path / file} does not fit {backbone.name} as it is now: {what}; {way_out}")
         encoder.load_state_dict(weights)
-        return encoder.eval().requires_grad_(False), {key: self.card[key] for key in FEEDING}
+        return encoder.eval().requires_grad_(False)
 
     def read_encoder(self) -> dict[str, Tensor]:
         """The weights in `encoder.safetensors`, if they are those that the card was written for."""

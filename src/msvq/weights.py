@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
@@ -10,13 +10,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from msvq.card import FEEDING, Card, misfit
+from msvq.card import Feeding, misfit
 from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
-from msvq.model.backbones import BackboneSettings, Encoder, make_backbone
+from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.own_code import is_code, not_allowed
-from msvq.resuming import has_checkpoint
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 
@@ -34,7 +33,7 @@ class Weights(NamedTuple):
 def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     """The run's encoder: "last", "best" (by held-out pictures), or a file (.ckpt or .safetensors)."""
     path = checkpoint_path(run, checkpoint)
-    own = path.resolve() == (run.path / WEIGHTS).resolve()
+    own = _is_own(run, path)
     if own:  # the card belongs to the weights and is sealed; config.yaml anyone may edit
         backbone, size = BackboneSettings.model_validate(run.card["backbone"]), int(run.card["train_size"])
     else:
@@ -52,20 +51,21 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     return Weights(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size)
 
 
-def stopped_encoder(run: Run) -> tuple[Encoder, dict[str, Any]]:
-    """The encoder in the last checkpoint of a run that has no card yet, and how to feed it, by the names of a card."""
-    known = run.environment()
-    if not {"mean", "std"} <= known.keys() or not has_checkpoint(run.path):
-        raise BadInput(f"{run.path} has no encoder yet; finish the run with --resume")
-    encoder = cast(Encoder, load_encoder(run, "last").encoder)
-    size, backbone = trained_size(run), run.config.backbone.model_dump(mode="json")
-    facts = {"backbone": backbone, "train_size": size, "size": run.config.data.test_size or size}
-    facts |= {"mean": known["mean"], "std": known["std"], "feature_dim": encoder.feature_dim}
+def feeding(run: Run, checkpoint: str = "last") -> Feeding:
+    """How to feed the encoder in a checkpoint: by the card that belongs to it, or by what the run began with."""
+    if _is_own(run, checkpoint_path(run, checkpoint)):
+        return Feeding.model_validate(run.card)
+    begun = run.environment()
+    if {"mean", "std"} <= begun.keys():
+        facts = {"size": run.config.data.test_size or trained_size(run), "mean": begun["mean"], "std": begun["std"]}
+    elif (run.path / CARD).is_file():  # of a run from before environment.json said it
+        facts = run.card
+    else:
+        raise BadInput(f"{run.path} does not say how its pictures are normalised; finish the run with --resume")
     try:
-        card = Card.model_validate(facts).model_dump(mode="json")
+        return Feeding.model_validate(facts)
     except ValidationError:
         raise BadInput(f"{run.path / 'environment.json'} is damaged; restore it, or start the run anew") from None
-    return encoder, {key: card[key] for key in FEEDING}
 
 
 def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None) -> tuple[Method, str, int]:
@@ -95,7 +95,7 @@ def checkpoint_name(run: Run, checkpoint: str, path: Path) -> str:
     if checkpoint in ("last", "best"):
         return checkpoint
     place = path.resolve()
-    if place == (run.path / WEIGHTS).resolve():
+    if _is_own(run, path):
         return "last"
     if place.parent == (run.path / "checkpoints").resolve():
         return place.stem
@@ -118,7 +118,7 @@ def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
             return finished
         found = [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
         if not found:
-            raise BadInput(f"{run.path} has no checkpoint; finish the run with --resume")
+            raise BadInput(f"{run.path} has no encoder yet; finish the run with --resume")
         return found[0]
     path = Path(checkpoint).expanduser()
     if not path.is_file():
@@ -128,6 +128,11 @@ def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
     if whole and path.suffix == ".safetensors":
         raise BadInput(f"{checkpoint!r} holds an encoder alone; teachers and queues are in a run's .ckpt files")
     return path
+
+
+def _is_own(run: Run, path: Path) -> bool:
+    """Whether these are the weights that the run's card was written for."""
+    return path.resolve() == (run.path / WEIGHTS).resolve()
 
 
 def read_state(path: Path) -> dict[str, Any]:

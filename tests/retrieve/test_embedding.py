@@ -290,7 +290,12 @@ def test_another_network_with_the_same_weights_has_another_key(
         other = weights._replace(backbone=weights.backbone.model_copy(update=change))
         monkeypatch.setattr(encoder, "load_encoder", lambda *arguments, other=other: other)
         keys.add(open_embedder(small_run).key)
-    assert len(keys) == 4
+    named = weights.backbone.model_copy(update={"name": "torchvision:resnet18"})
+    monkeypatch.setattr(encoder, "load_encoder", lambda *arguments: weights._replace(backbone=named))
+    for release in ("1.0", "1.1"):  # the library may build the network otherwise
+        monkeypatch.setattr(encoder, "version", lambda name, release=release: release)
+        keys.add(open_embedder(small_run).key)
+    assert len(keys) == 6
 
 
 def test_parquet_without_its_library(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from msvq.errors import BadInput
-from msvq.run import CARD, WEIGHTS, Run
-from msvq.weights import checkpoint_path, load_encoder, trained_size
+from msvq.run import CARD, Run
+from msvq.weights import feeding, load_encoder
 
 
 @dataclass(frozen=True)
@@ -52,43 +51,26 @@ class Subject:
 
 def read_subject(run: Run, checkpoint: str) -> Subject:
     """The encoder in a checkpoint of a run."""
-    weights = load_encoder(run, checkpoint)
-    own = checkpoint_path(run, checkpoint).resolve() == (run.path / WEIGHTS).resolve()
-    facts = _from_card(run) if own else _from_settings(run)
+    weights, fed = load_encoder(run, checkpoint), feeding(run, checkpoint)
     with torch.inference_mode():
-        features = weights.encoder(torch.zeros(1, 3, facts["size"], facts["size"]))
+        features = weights.encoder(torch.zeros(1, 3, fed.size, fed.size))
     return Subject(
         run=run,
         encoder=weights.encoder,
         checkpoint=weights.checkpoint,
         step=weights.step,
+        backbone=weights.backbone.model_dump(mode="json"),
+        train_size=weights.train_size,
+        size=fed.size,
+        mean=fed.mean,
+        std=fed.std,
+        data=_trained_on(run),
         feature_dim=features.shape[1],
-        **facts,
     )
 
 
-def _from_card(run: Run) -> dict[str, Any]:
-    card = run.card
-    names = ("backbone", "train_size", "size")
-    return {
-        **{name: card[name] for name in names},
-        "mean": tuple(card["mean"]),
-        "std": tuple(card["std"]),
-        "data": str(card.get("data", "unknown data")),
-    }
-
-
-def _from_settings(run: Run) -> dict[str, Any]:
-    """Of a run that has no card yet, or of a checkpoint that the card was not written for."""
-    environment = run.environment()
-    if "mean" not in environment and not (run.path / CARD).is_file():
-        raise BadInput(f"{run.path} does not say how its pictures are normalised; finish the run with --resume")
-    known = environment if "mean" in environment else run.card
-    return {
-        "backbone": run.config.backbone.model_dump(mode="json"),
-        "train_size": trained_size(run),
-        "size": run.config.data.test_size or trained_size(run),
-        "mean": tuple(known["mean"]),
-        "std": tuple(known["std"]),
-        "data": str(known.get("data", Path(run.config.data.source).name)),
-    }
+def _trained_on(run: Run) -> str:
+    """What the data is called: by what the run began with, or, of an older run, by its card."""
+    begun = run.environment()
+    known = run.card if "data" not in begun and (run.path / CARD).is_file() else begun
+    return str(known.get("data", Path(run.config.data.source).name))

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from torch import nn
 
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
+from msvq.model.libraries import is_library
 from msvq.own_code import is_code
-from msvq.run import CARD, Run
+from msvq.run import Run
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
-from msvq.weights import Weights, load_encoder
+from msvq.weights import Weights, feeding, load_encoder
 
 # On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
 # on the shape of the whole batch in the last bits, and so would not on --batch-size.
@@ -75,18 +77,19 @@ def open_embedder(
     weights = load_encoder(run, checkpoint)
     target = resolve_device(device or "auto")
     exact = resolve_precision(chosen, target)
-    feeding = _feeding(run)
+    fed = feeding(run, checkpoint)
     state = weights.encoder.state_dict()
-    digest = hashlib.sha256(json.dumps([feeding, exact, target.type, CHUNK, _network(weights)]).encode())
+    facts = [fed.model_dump(mode="json"), exact, target.type, CHUNK, _network(weights)]
+    digest = hashlib.sha256(json.dumps(facts).encode())
     for name in sorted(state):
         digest.update(name.encode())
         digest.update(state[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return Embedder(
         encoder=weights.encoder.to(target),
         checkpoint=weights.checkpoint,
-        size=feeding["size"],
-        mean=tuple(feeding["mean"]),
-        std=tuple(feeding["std"]),
+        size=fed.size,
+        mean=fed.mean,
+        std=fed.std,
         feature_dim=int(weights.encoder.feature_dim),  # type: ignore[arg-type]  # what every backbone has
         device=target,
         precision=exact,
@@ -97,17 +100,9 @@ def open_embedder(
 def _network(weights: Weights) -> list[Any]:
     """What the network is: the same weights give other features in another one, or after a change of its code."""
     name, size = weights.backbone.name, weights.train_size
+    if is_library(name):  # which may build it otherwise in its next version
+        return [name, version(name.partition(":")[0]), size]
     if not is_code(name):
         return [name, weights.backbone.width, weights.backbone.stem, size]
     file, _, function = name.rpartition(":")
     return [hashlib.sha256(Path(file).read_bytes()).hexdigest(), function, size]
-
-
-def _feeding(run: Run) -> dict[str, Any]:
-    """At what size, and normalised how, the encoder knows pictures: by its card, or of a run that is not finished."""
-    if (run.path / CARD).is_file():
-        return {key: run.card[key] for key in ("size", "mean", "std")}
-    made_with, size = run.environment(), run.config.data.test_size
-    if size is None or not {"mean", "std"} <= made_with.keys():
-        raise BadInput(f"{run.path} has no encoder yet, and does not say how to feed one; finish the run with --resume")
-    return {"size": size, "mean": list(made_with["mean"]), "std": list(made_with["std"])}
