@@ -10,6 +10,7 @@ import pytest
 
 import msvq
 from msvq.cli import main
+from msvq.cli.options import reflowed
 from msvq.methods import METHODS
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64"]
@@ -49,6 +50,16 @@ def test_version_and_help(shell: Shell) -> None:
         assert "Usage" in answer.out
     for option in ("--data", "--out", "--method", "--recipe", "--epochs", "--set", "--seed", "--device", "--resume"):
         assert option in shell("pretrain", "--help").out
+
+
+def test_the_help_is_broken_at_the_width_of_the_terminal() -> None:
+    text = """First line.
+
+        A long sentence that goes
+        on here. Example: msvq a
+        or: msvq b
+        """
+    assert reflowed(text) == "First line.\n\nA long sentence that goes on here.\nExample: msvq a\nor: msvq b"
 
 
 def test_alone_it_shows_its_help_and_nothing_else(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from msvq.cli import exporting, judging, knowledge, reproducing, retrieving, training
-from msvq.cli.options import Stopped, app
+from msvq.cli.options import Stopped, app, reflowed
 from msvq.display import printable
 from msvq.errors import BadInput
 from msvq.launch import is_first
@@ -21,6 +21,8 @@ __all__ = ["app", "main"]
 # Each module registers its commands; the help lists them in the order in which a person needs them.
 MODULES = (training, judging, retrieving, exporting, reproducing, knowledge)
 app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
+for command in app.registered_commands:
+    command.help = reflowed(command.callback.__doc__ or "")
 
 UsageError: Any = typer.BadParameter.__base__  # its home differs between the versions of typer
 

@@ -1,5 +1,7 @@
 """The application, and the options that several commands have."""
 
+import inspect
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,12 @@ class Stopped(Exception):
     def __init__(self, sentence: str, signal_number: int) -> None:
         super().__init__(sentence)
         self.signal_number = signal_number
+
+
+def reflowed(text: str) -> str:
+    """A docstring to be broken anew at the width of a terminal: an example begins a line, nothing else does."""
+    joined = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text))
+    return re.sub(r" (Examples?: |or: msvq )", r"\n\1", joined)
 
 
 app = typer.Typer(
