@@ -50,7 +50,8 @@ def test_figures_share_cells_too() -> None:
 
 def test_scales_are_recipes() -> None:
     paper = Cell("paper", "stl10", "msvq", (), 0).settings()
-    assert paper == resolve(recipe="stl10", data="stl10", method="msvq", seed=0)
+    fp32 = ["train.precision=fp32"]
+    assert paper == resolve(recipe="stl10", data="stl10", method="msvq", seed=0, overrides=fp32)
     mini = Cell("mini", "cifar10", "msvq", (), 1).settings()
     assert (mini.backbone.width, mini.train.seed, mini.train.resolution) == (16, 1, [(0.0, 16), (0.6, 24), (0.85, 32)])
 
@@ -94,7 +95,7 @@ def test_cost_counts_passes() -> None:
 
 def test_outside_the_papers_scale_linear_runs_once_a_row() -> None:
     tasks = prepare("linear", scale="mini", methods=["msvq"], seeds=3, linear=True).tasks
-    assert [task.protocols for task in tasks] == [("linear",), (), ()]
+    assert [task.protocols for task in tasks] == [("probe", "linear"), ("probe",), ("probe",)]
     tasks = prepare("linear", scale="mini", methods=["msvq"], seeds=2).tasks
     assert [task.protocols for task in tasks] == [("probe",), ("probe",)]
 
@@ -103,18 +104,26 @@ def test_a_cell_whose_config_changed_is_refused(tmp_path: Path) -> None:
     cell = Cell("smoke", "patterns", "msvq", (), 0)
     check_same(cell, tmp_path)  # nothing there yet
     config = cell.settings().model_dump(mode="json")
-    config["train"]["precision"] = "fp32"  # what a run finds out for itself
+    config["method"]["num_classes"] = 10  # what a run finds out for itself
     config["data"]["root"] = "/elsewhere"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     check_same(cell, tmp_path)
-    config["method"]["queue_size"] = 1024
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(BadInput, match=r"ran with another method\.queue_size: 1024, and it is 512 now"):
-        check_same(cell, tmp_path)
+    for section, key, value, told in (
+        ("method", "queue_size", 1024, "1024, and it is 512 now"),
+        ("train", "resolution", [[0.0, 16]], r"\[\[0.0, 16\]\], and it is None now"),
+        ("train", "precision", "bf16", "'bf16', and it is 'fp32' now"),
+        ("evaluate", "knn_bank", 1000, "1000, and it is None now"),
+    ):
+        other = {**config, section: {**config[section], key: value}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(other))
+        with pytest.raises(BadInput, match=rf"ran with another {section}\.{key}: {told}"):
+            check_same(cell, tmp_path)
 
 
 def test_difference_looks_into_blocks() -> None:
-    assert difference({"a": {"b": 1, "c": None}}, {"a": {"b": 1, "c": 3}}) is None
+    assert difference({"data": {"b": 1, "size": None}}, {"data": {"b": 1, "size": 3}}) is None
+    assert difference({"a": {"b": 1, "c": None}}, {"a": {"b": 1, "c": 3}}) == ("a.c", None, 3)
+    assert difference({"a": {"b": 1}}, {"a": {"b": 1, "c": 3}}) == ("a.c", None, 3)
     assert difference({"a": {"b": 1}}, {"a": {"b": 2}}) == ("a.b", 1, 2)
     assert difference({"a": {"b": 1}}, {}) == ("a.b", 1, None)
 

@@ -51,8 +51,9 @@ def test_equal_differences_are_certain() -> None:
     ("found", "words"),
     [
         (None, "not measured"),
-        (Paired(-0.1, 0.1, 3, 0.9), "not held"),
-        (Paired(0.0, None, 1, None), "not held"),
+        (Paired(-0.1, 0.1, 3, 0.96), "not held"),
+        (Paired(-0.1, 0.1, 3, 0.9), "not held, within the noise"),
+        (Paired(0.0, None, 1, None), "not held, one seed"),
         (Paired(0.5, None, 1, None), "held, one seed"),
         (Paired(0.5, 0.9, 3, 0.2), "held, within the noise"),
         (Paired(0.5, 0.1, 3, 0.01), "held"),

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import msvq
 from msvq.cli import main
+from msvq.reproduce import running
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.cells import Cell
 from msvq.reproduce.hours import Reference, seconds_left
@@ -41,14 +42,14 @@ def wait_for(cell: Path, steps: int, process: "subprocess.Popen[bytes]") -> None
         time.sleep(0.05)
 
 
-def test_a_sweep_is_killed_half_way_and_continued(tmp_path: Path) -> None:
+def test_a_sweep_is_killed_half_way_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sweep"
     cells = {row: out / "cells" / f"patterns-{row}-s0" for row in ROWS}
-    command = [sys.executable, "-m", "msvq", "reproduce", "linear", "--scale", "smoke", "--methods", ",".join(ROWS)]
+    words = ["reproduce", "linear", "--scale", "smoke", "--methods", ",".join(ROWS), "--out", str(out)]
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with (tmp_path / "said.txt").open("wb") as said:
-        killed = subprocess.Popen([*command, "--out", str(out)], env=environment, stdout=said, stderr=said)
+        killed = subprocess.Popen([sys.executable, "-m", "msvq", *words], env=environment, stdout=said, stderr=said)
         wait_for(cells["msv"], 30, killed)  # of 80: the first cell is finished, the second half-way
         killed.send_signal(signal.SIGKILL)
         killed.wait()
@@ -86,14 +87,40 @@ def test_a_sweep_is_killed_half_way_and_continued(tmp_path: Path) -> None:
     assert "patterns-mocov2-s0" in (out / "report.html").read_text()
     assert json.loads((out / MANIFEST).read_text())["cells"]["patterns-msvq-s0"]["failed"]
 
-    # Another table of the same runs needs no run at all; nor does the cell that failed keep it from being made.
+    # The same command a third time, and the sweep is complete.
     (cells["msvq"] / "letter.txt").unlink()
-    again = prepare("knn", scale="smoke", methods=ROWS[:2], out=out)
+    code, told, err = shell(capsys, *words)
+    assert code == 0, err
+    assert "3 cells, 2 of them finished" in told
+    found = json.loads((out / "results" / "linear.json").read_text())
+    assert [row["cells"]["patterns"]["seeds_missing"] for row in found["rows"]] == [0, 0, 0]
+    assert all(cell["memory"] > 0 for cell in found["cells"].values())
+
+    # Another table of the same runs needs no run at all, and has every row that is there.
+    again = prepare("knn", scale="smoke", methods=ROWS[:1], out=out)
     assert all(task.is_finished for task in again.tasks)
     knn = reproduce(again, console=Console(quiet=True)).result
+    assert [row["row"] for row in knn["rows"]] == ROWS
     curve = [line["knn_top1"] for line in read_metrics(cells["msv"] / "metrics.jsonl") if "knn_top1" in line][1:]
     place = next(row for row in knn["rows"] if row["row"] == "msv")["cells"]["patterns"]
     assert (place["last"]["mean"], place["best"]["mean"]) == (curve[-1], max(curve))
+
+    # So does the map of two of them.
+    maps = reproduce(prepare("tsne", scale="smoke", out=out), console=Console(quiet=True))
+    assert {"tsne.png", "tsne.svg"} <= {file.name for file in maps.files}
+
+
+def test_an_interrupted_sweep_leaves_a_table_of_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise Interrupted("0 of 1 cells are finished", signal.SIGINT)
+
+    monkeypatch.setattr(running, "run_tasks", interrupted)
+    with pytest.raises(Interrupted):
+        reproduce(prepare("knn", scale="smoke", methods=["msvq"], out=tmp_path / "sweep"), console=Console(quiet=True))
+    found = json.loads((tmp_path / "sweep" / "results" / "knn.json").read_text())
+    assert found["rows"][0]["cells"]["patterns"]["seeds_missing"] == 1
 
 
 # A stand-in for the worker, without torch: what a cell's method is called says how it goes.
@@ -161,7 +188,7 @@ def test_a_failed_cell_is_told_and_the_exit_code_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
-    monkeypatch.setattr("msvq.reproduce.running.measured", lambda *arguments: None)
+    monkeypatch.setattr("msvq.reproduce.collect.measured", lambda *arguments: None)
     words = ("--scale", "smoke", "--methods", "msvq,byol", "--out", tmp_path / "new")
     code, out, err = shell(capsys, "reproduce", "knn", *words)
     assert code == 1, err
@@ -195,6 +222,7 @@ def test_alone_it_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
         (["linear", "--scale", "smoke", "--out", "{tmp}/mini"], "is of a sweep at scale mini, not smoke"),
         (["linear", "--scale", "smoke", "--out", "{tmp}/damaged"], "is damaged"),
         (["linear", "--scale", "smoke", "--out", "{tmp}/changed"], "ran with another train.epochs: 99"),
+        (["linear", "--scale", "smoke", "--out", "{tmp}/changed", "--dry-run"], "ran with another train.epochs: 99"),
     ],
 )
 def test_bad_input_is_one_sentence(

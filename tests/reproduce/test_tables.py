@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ def measurement(cell: str, seed: int, best: float, last: float, seconds: float =
     return Measured(
         cell=cell,
         seed=seed,
-        scores={"knn": Score(last, best), "probe": Score(last + 5, last + 5)},
+        scores={"knn": Score(last, best), "knn-all": Score(last + 1, last + 1), "probe": Score(last + 5, last + 5)},
         knn_curve=[(0, 20.0), (1, last - 5), (2, best), (3, last)],
         false_negatives={"view2": [(1, 1.0), (2, 2.0)], "view3": [(1, 1.0), (2, 2.0)], "all": [(1, 1.5), (2, 3.0)]},
         steps_per_epoch=781,
         seconds_per_picture=seconds,
         seconds=600.0,
+        memory=int(1e12 * seconds),
         machine={"data_fingerprint": "x"},
     )
 
@@ -79,7 +81,7 @@ def test_a_row_without_published_or_measured_value_shows_a_dash() -> None:
     table = result()
     assert row_of(table, "supervised")["published"] is None
     supervised = next(line for line in markdown(table).splitlines() if line.startswith("| Supervised"))
-    assert supervised == "| Supervised | - | - | - | - | - | - |"
+    assert supervised == "| Supervised | - | - | - | - | - | - | - | - |"
     moco = row_of(table, "mocov2")  # the paper has no kNN of it; its authors' benchmark has
     assert (moco["published"], moco["difference"]) == (None, None)
     assert [other["value"] for other in moco["others"]] == [88.05, 87.82]
@@ -113,16 +115,29 @@ def test_claims_are_judged_seed_by_seed() -> None:
     assert held["published_difference"] == pytest.approx(90.16 - 89.64)
     assert claims["MSV beats ReSSL"]["verdict"] == "held, within the noise"  # 1, 0.5, 2
     lost = next(claim for text, claim in claims.items() if text.startswith("ReSSL beats MoCoV2"))
-    assert (lost["verdict"], lost["difference"]) == ("not held", -1.5)
+    assert (lost["verdict"], lost["difference"]) == ("not held", -1.5)  # -2, -1.5, -1
     assert lost["published_difference"] is None
+    assert claims["MSVQ beats ReSSL"]["verdict"] == "held"
     assert claims["MSVQ beats MQ"]["verdict"] == "not measured"
-    cost = next(claim for text, claim in claims.items() if "of ReSSL (our reading" in text)
-    assert cost["verdict"] == "not held"
-    assert cost["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
+    for what in ("time", "memory"):
+        cost = next(claim for text, claim in claims.items() if f"times the {what} of ReSSL" in text)
+        assert cost["verdict"] == "not held"
+        assert cost["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
+
+
+def test_times_of_different_machines_are_not_compared() -> None:
+    request, found = made_up("knn")
+    place = ("cifar10", "ressl", 1)
+    found[place] = replace(found[place], machine={**found[place].machine, "threads": 8})
+    cost = next(c for c in build(request, found, command="")["claims"] if "times the time of ReSSL" in c["claim"])
+    assert list(cost["ratios"]) == ["0", "2"]
 
 
 def test_claims_need_their_rows() -> None:
-    assert claims_of(result(methods=["msvq", "mocov2"])) == {}
+    assert list(claims_of(result(methods=["msvq", "mocov2"]))) == [
+        "MSVQ beats MoCoV2 (as the tables show; the text does not claim it)"
+    ]
+    assert claims_of(result(methods=["msvq", "mq"])).keys() == {"MSVQ beats MQ"}
     assert list(claims_of(result(methods=["ressl", "mocov2"]))) == [
         "ReSSL beats MoCoV2 (as the tables show; the text does not claim it)"
     ]
@@ -134,6 +149,8 @@ def test_claims_of_the_ablations_on_the_papers_own_numbers() -> None:
         "teacher-augmentation": [3.13, 6.89, 4.27, 8.65],
         "teacher-momentum": [0.58, 0.81, 0.23, 0.04],
     }
+    queues = build(prepare("queue-size", scale="paper").request, {}, command="")["claims"]
+    assert all(claim["published_difference"] > 0 for claim in queues)  # no claim that the paper's own table refutes
     for name, differences in expected.items():
         request = prepare(name, scale="paper").request
         claims = build(request, {}, command="")["claims"]
@@ -145,7 +162,11 @@ def test_all_against_one_view() -> None:
     claim = result("false-negatives")["claims"][0]
     assert claim["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
     assert claim["verdict"] == "not held"
+    assert claim["published_difference"] is None
     assert "| 2 times | 1.50 times ± 0.00 | 3 |" in markdown(result("false-negatives"))
+    assert list(result("false-negatives")["panels"][0]["series"]) == ["X2", "X3", "all"]
+    apart = {"view2": dict.fromkeys(range(3), 1.0), "all": {0: 1.85, 1: 2.15, 2: 2.0}}
+    assert judge_false_negatives("cifar10", apart)["std"] == pytest.approx(0.15)  # of the ratio
 
 
 @pytest.mark.parametrize(("ratio", "words"), [(1.5, "not held"), (1.8, "held"), (2.2, "held"), (2.9, "not held")])
@@ -169,8 +190,10 @@ def test_markdown_latex_and_csv_agree_with_the_json(name: str) -> None:
             place = row["cells"]["cifar10"]
             shown = numbers_in(line.split("(")[0].removeprefix(start))
             expected = [place["published"]] if place["published"] is not None else []
-            knn = place["knn"] or {"best": None, "last": None}
-            parts = [place["last"], knn["best"], knn["last"]] if name != "knn" else [place["best"], place["last"]]
+            parts = [place["best"], place["last"], (place["knn-all"] or {"last": None})["last"]]
+            if name != "knn":
+                knn = place["knn"] or {"best": None, "last": None}
+                parts = [place["last"], knn["best"], knn["last"]]
             for part in parts:
                 expected += [] if part is None else [part["mean"], part["std"]]
             expected += [] if place["difference"] is None else [place["difference"]]
@@ -252,7 +275,11 @@ def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
     assert "51.00 ± 1.00" in text and "(images/knn.svg)" in text
     assert text.startswith("# Results\n") and text.endswith("Discussion.\n")
     page.write_text(text)
-    assert (refreshed(page), num_blocks(page)) == (text, 1)
+    assert (refreshed(page), num_blocks(text)) == (text, 1)
+    for wrong in (text.replace(end, ""), text.replace(start, start.replace(" -->", "-->")), text + start, text + end):
+        page.write_text(wrong)
+        with pytest.raises(BadInput, match="not one of a pair"):
+            refreshed(page)
     page.write_text(text.replace("knn.json", "gone.json"))
     with pytest.raises(BadInput, match="which is not there"):
         refreshed(page)
@@ -262,8 +289,9 @@ def test_the_projects_own_page_shows_what_its_files_say() -> None:
     page = Path(__file__).parents[2] / "docs" / "results.md"
     if not page.is_file():
         pytest.skip("docs/results.md is written when the mini runs are done")
-    assert num_blocks(page) > 0
-    assert refreshed(page) == page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert num_blocks(text) > 0
+    assert refreshed(page) == text
 
 
 def test_cells_of_different_pictures_do_not_mix() -> None:

@@ -22,11 +22,15 @@ FREE = {
     "data.workers",
     "data.max_skipped",
     "train.device",
-    "train.precision",
     "train.checkpoint_every",
     "train.log_every",
     "analyze.map",
 }
+
+# What a run finds out from its data where the recipe leaves it open.
+FOUND_OUT = {"data.size", "data.test_size", "backbone.stem", "method.num_classes", "method.num_pictures"}
+
+PRECISION = "train.precision=fp32"  # the paper's, whatever is faster: numbers of different machines stand in one table
 
 # Forward passes of the teachers in a step; the MSVQ family has one for each soft label.
 TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 4}
@@ -88,13 +92,18 @@ class Cell:
         changes = [text.removeprefix("method.").replace("=", "-") for text in self.overrides]
         return "-".join([self.dataset, self.method, *changes, f"s{self.seed}"])
 
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """What the run is given over its recipe."""
+        return (*self.overrides, PRECISION)
+
     def settings(self) -> Settings:
         """What the run is to be done with, before data and machine complete it."""
         return resolve(
             recipe=SCALES[self.scale].recipe_of(self.dataset),
             data=self.dataset,
             method=self.method,
-            overrides=self.overrides,
+            overrides=self.assignments,
             seed=self.seed,
         )
 
@@ -154,7 +163,12 @@ class Request:
     datasets: tuple[str, ...]
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
-    linear: bool  # measure by the 100-epoch protocol
+    linear: bool  # run the 100-epoch protocol where it does not belong to the scale
+    asked: tuple[tuple[str, str, int], ...] | None = None  # data set, row, seed: what a command named of it; None: all
+
+    def is_asked(self, dataset: str, row: Row, seed: int) -> bool:
+        """Whether a cell is missing if it is not there."""
+        return self.asked is None or (dataset, row.key, seed) in self.asked
 
     def cells(self) -> dict[tuple[str, str, int], Cell]:
         """(data set, row, seed) -> cell; rows that come to the same share one."""
@@ -171,15 +185,16 @@ class Request:
         """What the table's accuracies are measured by: knn, linear, or the probe in its place."""
         if self.study.name == "knn" or self.study.kind != "table":
             return "knn"
-        return "linear" if self.linear else "probe"
+        return "linear" if self.scale.linear else "probe"
 
     def protocols(self, cell: Cell) -> tuple[str, ...]:
         """What is measured after the run. Outside the paper's scale `linear` runs once a method: on its first seed."""
         if self.study.kind == "map":
             return ("map",)
-        if self.measure == "linear" and not self.scale.linear and cell.seed != self.seeds[0]:
+        if self.measure == "knn":
             return ()
-        return () if self.measure == "knn" else (self.measure,)
+        more = self.linear and not self.scale.linear and cell.seed == self.seeds[0]
+        return (self.measure, "linear") if more else (self.measure,)
 
 
 def is_finished(run: Path, protocols: Iterable[str] = ()) -> bool:
@@ -209,13 +224,12 @@ def check_same(cell: Cell, run: Path) -> None:
 
 def difference(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> tuple[str, Any, Any] | None:
     """The first setting in which they differ: name, wanted, found. What a run has to find out itself is left open."""
-    for key, value in wanted.items():
-        name = f"{path}{key}"
-        other = found.get(key)
-        if name in FREE or value is None or value == "auto":
+    for key in dict.fromkeys((*wanted, *found)):
+        name, value, other = f"{path}{key}", wanted.get(key), found.get(key)
+        if name in FREE or (name in FOUND_OUT and value in (None, "auto")):
             continue
-        if isinstance(value, Mapping):
-            deeper = difference(value, other if isinstance(other, Mapping) else {}, f"{name}.")
+        if isinstance(value, Mapping) and isinstance(other, Mapping | None):
+            deeper = difference(value, other or {}, f"{name}.")
             if deeper is not None:
                 return deeper
         elif value != other:

@@ -1,13 +1,16 @@
 """What the runs of a sweep have measured, read from their files."""
 
+import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msvq.errors import BadInput
 from msvq.report.records import Points, Record, read_record
-from msvq.reproduce.cells import Cell, is_finished
+from msvq.reproduce.cells import Cell, Request, check_same, choose_datasets, is_finished
+from msvq.reproduce.sweep import CELLS
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,67 @@ class Measured:
 
     cell: str
     seed: int
-    scores: Mapping[str, Score] = field(default_factory=dict)  # by protocol
+    scores: Mapping[str, Score] = field(default_factory=dict)  # by protocol; knn-all: the last epoch, by all labels
     knn_curve: Points = field(default_factory=list)  # (epoch, accuracy)
     false_negatives: Mapping[str, Points] = field(default_factory=dict)  # view -> (epoch, found per picture)
     steps_per_epoch: float = 1.0
     seconds_per_picture: float | None = None  # of training steps alone
     seconds: float | None = None  # of the whole cell with its evaluations
+    memory: int | None = None  # most bytes that training held at once
     machine: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What training took, as far as it is known: the time for a picture, and memory."""
+        known = {"time": self.seconds_per_picture, "memory": self.memory}
+        return {name: float(value) for name, value in known.items() if value is not None}
+
+
+Place = tuple[str, str, int]  # data set, row, seed
+
+_SEED = re.compile(r"-s(\d+)$")  # at the end of a cell's name
+
+
+def gather(request: Request, out: Path, known: Mapping[str, Any]) -> tuple[Request, dict[Place, Measured]]:
+    """What the finished cells of a study have measured, and a request that shows all of them.
+
+    A table keeps what earlier commands have trained for it, of other rows, seeds and data sets; a figure has the curves
+    that were asked for. `known`: what the sweep wrote down, by cell.
+    """
+    study, wide = request.study, request
+    if study.kind != "map":  # which is a picture of one run
+        names = [path.name for path in (out / CELLS).glob("*")]
+        seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
+        wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
+    if study.kind == "table":
+        rows = (*study.rows, *(row for key, row in study.extra.items() if key not in {row.key for row in study.rows}))
+        wide = replace(wide, rows=rows, datasets=choose_datasets(study, request.scale, None))
+    found = {}
+    for place, cell in wide.cells().items():
+        run = out / CELLS / cell.name
+        one = measured(cell, run, known.get(cell.name, {})) if _is_same(cell, run) else None
+        if one is not None:
+            found[place] = one
+    datasets, keys, numbers = ({*column} for column in zip(*found, strict=True)) if found else (set(), set(), set())
+    shown = replace(
+        wide,
+        datasets=tuple(name for name in wide.datasets if name in {*datasets, *request.datasets}),
+        rows=tuple(row for row in wide.rows if row.key in {*keys, *(row.key for row in request.rows)}),
+        seeds=tuple(seed for seed in wide.seeds if seed in {*numbers, *request.seeds}),
+        asked=tuple(
+            (dataset, row.key, seed) for dataset in request.datasets for row in request.rows for seed in request.seeds
+        ),
+    )
+    return shown, found
+
+
+def _is_same(cell: Cell, run: Path) -> bool:
+    """Whether a run is what the cell is now; one that nobody asked for is passed over if not."""
+    try:
+        check_same(cell, run)
+    except BadInput:
+        return False
+    return True
 
 
 MACHINE = ("msvq", "torch", "processor", "cores", "threads", "device_name", "precision", "data_fingerprint")
@@ -46,10 +103,10 @@ def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
     trained = [value for epoch, value in knn if epoch > 0]
     if trained:
         scores["knn"] = Score(trained[-1], max(trained))
-    for protocol in ("linear", "probe"):
+    for name, protocol in (("knn-all", "knn"), ("linear", "linear"), ("probe", "probe")):
         result = record.result(protocol)
         if "top1" in result:
-            scores[protocol] = Score(float(result["top1"]), float(result.get("top1_best", result["top1"])))
+            scores[name] = Score(float(result["top1"]), float(result.get("top1_best", result["top1"])))
     found = {view for line in record.metrics for view in line.get("false_negatives") or {}}
     views = [*sorted(found - {"all"}), *({"all"} & found)]
     return Measured(
@@ -61,6 +118,7 @@ def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
         steps_per_epoch=record.steps_per_epoch,
         seconds_per_picture=_seconds_per_picture(record),
         seconds=known.get("seconds"),
+        memory=known.get("memory"),
         machine={key: record.environment[key] for key in MACHINE if key in record.environment},
     )
 

@@ -16,9 +16,10 @@ from msvq.reproduce.formats import markdown
 
 _BLOCK = re.compile(
     r"(?P<start><!-- result: (?P<file>[^,>]+?)(?:, figure: (?P<figure>[^>]+?))? -->\n)"
-    r".*?(?P<end><!-- end of result -->)",
+    r"(?:(?!<!--).)*?(?P<end><!-- end of result -->)",
     re.DOTALL,
 )
+_MARKS = re.compile(r"<!--\s*(?:result\b|end of result)", re.IGNORECASE)  # also those that are written a little wrong
 
 
 def refreshed(page: Path) -> str:
@@ -28,12 +29,20 @@ def refreshed(page: Path) -> str:
         file = page.parent / found["file"]
         if not file.is_file():
             raise BadInput(f"{page} shows {found['file']}, which is not there")
-        result = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            result = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            raise BadInput(f"{file} is damaged; copy it again from the sweep's results") from None
         return f"{found['start']}{markdown(result, figure=found['figure'])}{found['end']}"
 
-    return _BLOCK.sub(block, page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
+    if len(_MARKS.findall(text)) != 2 * num_blocks(text):
+        raise BadInput(
+            f"{page} has a mark of a result that is not one of a pair: {__doc__.splitlines()[2].strip()} ..."
+        )
+    return _BLOCK.sub(block, text)
 
 
-def num_blocks(page: Path) -> int:
-    """How many results a page shows."""
-    return len(_BLOCK.findall(page.read_text(encoding="utf-8")))
+def num_blocks(text: str) -> int:
+    """How many results a page's text shows."""
+    return len(_BLOCK.findall(text))

@@ -1,7 +1,9 @@
 """The paper's figures 4, 5 and 6 of one's own runs, as PNG and SVG."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,11 @@ def draw_curves(result: Mapping[str, Any], path: Path) -> list[Path]:
                     epochs = [point["epoch"] for point in spread]
                     axes.fill_between(epochs, low, high, color=COLOURS[style % len(COLOURS)], alpha=0.15, linewidth=0)
             axes.set(xlabel="epoch", title=TITLES[panel["dataset"]])
+            if steps := panel["steps_per_epoch"]:
+                over = axes.secondary_xaxis(
+                    -0.24, functions=(partial(operator.mul, steps), lambda number, steps=steps: number / steps)
+                )
+                over.set_xlabel("steps")
         axes_of[0].set(ylabel=Y_LABELS[result["kind"]])
         axes_of[0].legend(frameon=False)
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from msvq.reproduce.paper import SOURCES, TITLES
 from msvq.reproduce.tables import MEASURES
 
 DASH = "-"
+NOTHING: Mapping[str, None] = {"best": None, "last": None}
 Result = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -28,23 +28,50 @@ def spread(summary: Mapping[str, Any] | None) -> str:
 
 def table_grid(result: Result, dataset: str) -> Grid:
     """A table's rows on one data set."""
-    main, probe = result["name"] in ("linear", "knn"), result["measure"] == "probe"
-    header = [result["first_column"], *(["BackProp"] if main else []), "published"]
-    header += ["probe", "kNN, best epoch", "kNN, last epoch"] if probe else ["best epoch", "last epoch", "difference"]
-    others = any(row["cells"][dataset]["others"] for row in result["rows"])
-    rows = []
-    for row in result["rows"]:
-        cell = row["cells"][dataset]
-        knn = cell["knn"] or {"best": None, "last": None}
-        ours = [spread(cell["best"]), spread(cell["last"]), number(cell["difference"], sign=True)]
-        if probe:
-            ours = [spread(cell["last"]), spread(knn["best"]), spread(knn["last"])]
-        line = [row["label"], *([row["backprop"] or DASH] if main else []), number(cell["published"]), *ours]
-        if others:
-            told = [f"{number(other['value'])} ({other['source']})" for other in cell["others"]]
-            line.append("; ".join(told) or DASH)
-        rows.append(line)
-    return header + ["also published"] * others, rows
+    main = result["name"] in ("linear", "knn")
+    here = [(row, row["cells"][dataset]) for row in result["rows"] if row["cells"][dataset]["is_there"]]
+    cells = [cell for _, cell in here]
+    columns: dict[str, list[str]] = {result["first_column"]: [row["label"] for row, _ in here]}
+    if main:
+        columns["BackProp"] = [row["backprop"] or DASH for row, _ in here]
+    columns["published"] = [number(cell["published"]) for cell in cells]
+    if result["measure"] == "probe":
+        columns["probe"] = [spread(cell["last"]) for cell in cells]
+        if any(cell["linear"] for cell in cells):
+            columns |= _two_epochs(cells, "linear")
+            columns["difference"] = [_behind(cell) for cell in cells]
+        columns |= _two_epochs(cells, "knn")
+    else:
+        columns["best epoch"] = [spread(cell["best"]) for cell in cells]
+        columns["last epoch"] = [spread(cell["last"]) for cell in cells]
+        if result["measure"] == "knn" and any(
+            cell["knn-all"] and cell["knn-all"]["last"] != cell["last"] for cell in cells
+        ):
+            columns["last epoch, all labels"] = [spread((cell["knn-all"] or NOTHING)["last"]) for cell in cells]
+        columns["difference"] = [number(cell["difference"], sign=True) for cell in cells]
+    columns["seeds"] = [str(len(cell["values"]) or DASH) for cell in cells]
+    if any(cell["others"] for cell in cells):
+        columns["also published"] = [_also(cell) for cell in cells]
+    return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
+
+
+def _two_epochs(cells: Sequence[Result], protocol: str) -> dict[str, list[str]]:
+    title = {"knn": "kNN"}.get(protocol, protocol)
+    return {
+        f"{title}, {epoch} epoch": [spread((cell[protocol] or NOTHING)[epoch]) for cell in cells]
+        for epoch in ("best", "last")
+    }
+
+
+def _behind(cell: Result) -> str:
+    """The paper's protocol beside the published number, on the best epoch."""
+    if cell["linear"] is None or cell["published"] is None:
+        return DASH
+    return number(cell["linear"]["best"]["mean"] - cell["published"], sign=True)
+
+
+def _also(cell: Result) -> str:
+    return "; ".join(f"{number(other['value'])} ({other['source']})" for other in cell["others"]) or DASH
 
 
 def claim_grid(result: Result) -> Grid:
@@ -56,7 +83,7 @@ def claim_grid(result: Result) -> Grid:
         if claim["difference"] is not None:
             here = number(claim["difference"], sign=True) + _deviation(claim["std"])
         if claim.get("ratios"):
-            here = f"{statistics.fmean(claim['ratios'].values()):.2f} times{_deviation(claim['std'])}"
+            here = f"{claim['difference']:.2f} times{_deviation(claim['std'])}"
             told = DASH if claim["published_ratio"] is None else f"{claim['published_ratio']:g} times"
         p = DASH if claim["p"] is None else f"{claim['p']:.3f}"
         rows.append([claim["claim"], TITLES[claim["dataset"]], told, here, str(claim["seeds"]), p, claim["verdict"]])
@@ -119,7 +146,8 @@ def heading(result: Result) -> str:
 def crossing_sentences(result: Result) -> list[str]:
     """Where curves cross."""
     return [
-        f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} at epoch {one['epoch']:g}."
+        f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} at epoch {one['epoch']:g}"
+        + (f" (step {one['step']:,})." if one["step"] is not None else ".")
         for panel in result.get("panels", ())
         for one in panel["crossings"]
     ]

@@ -14,16 +14,17 @@ from msvq.data.places import downloads
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.measure.advice import duration
-from msvq.reproduce.cells import SCALES, Request, choose_datasets, find_scale
-from msvq.reproduce.collect import Measured, measured
+from msvq.reproduce.cells import SCALES, Request, check_same, choose_datasets, find_scale
+from msvq.reproduce.collect import Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
-from msvq.reproduce.formats import heading, notes, sections
+from msvq.reproduce.formats import crossing_sentences, heading, notes, sections
 from msvq.reproduce.hours import Planned, plan_tasks
 from msvq.reproduce.page import RESULTS, write_page, write_study
 from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.studies import STUDIES, choose_rows, find_study
 from msvq.reproduce.sweep import CELLS, Task, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
+from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64
 
@@ -68,7 +69,7 @@ def prepare(
         datasets=choose_datasets(study, size, datasets),
         rows=choose_rows(study, methods),
         seeds=tuple(range(num_seeds)),
-        linear=linear or size.linear,
+        linear=linear,
     )
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
@@ -93,7 +94,11 @@ def reproduce(
         finished = [task.cell for task in tasks if task.is_finished]
         display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {len(finished)} of them finished, in {out}")
         shown = SweepDisplay(console, [task.cell for task in tasks], finished)
-        failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, display=shown)
+        try:
+            failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, display=shown)
+        except Interrupted:
+            compare(sweep)  # what is finished is a table already, with fewer seeds or rows
+            raise
         result, files = compare(sweep)
     return Outcome(result, files, failed)
 
@@ -117,12 +122,8 @@ def have_data(datasets: set[str], data_root: Path | None, *, download: bool, dis
 
 def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     """Collect what the finished cells have measured and write it in every form."""
-    request, out = sweep.request, sweep.out
-    known, found = read_manifest(out)["cells"], {}
-    for place, cell in request.cells().items():
-        one = measured(cell, out / CELLS / cell.name, known.get(cell.name, {}))
-        if one is not None:
-            found[place] = one
+    out = sweep.out
+    request, found = gather(sweep.request, out, read_manifest(out)["cells"])
     check_same_pictures(found)
     result = build(request, found, command=sweep.command)
     path, figures = out / RESULTS / request.study.name, []
@@ -136,7 +137,7 @@ def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     return result, [write_page(out), *files]
 
 
-def check_same_pictures(found: Mapping[tuple[str, str, int], Measured]) -> None:
+def check_same_pictures(found: Mapping[Place, Measured]) -> None:
     """Raise if cells of one data set were trained on different pictures: their numbers do not compare."""
     seen: dict[str, Measured] = {}
     for (dataset, _, _), one in found.items():
@@ -151,6 +152,8 @@ def check_same_pictures(found: Mapping[tuple[str, str, int], Measured]) -> None:
 def dry_run(sweep: Sweep, *, data_root: Path | None, console: Console) -> list[Planned]:
     """The cells and how long they will take; nothing is trained or written."""
     check_place(sweep.out, sweep.request.scale.name)
+    for task in sweep.tasks:
+        check_same(task.cell, task.run)
     return plan_tasks(sweep.tasks, data_root=data_root, display=Display(console))
 
 
@@ -201,7 +204,7 @@ def show(outcome: Outcome, console: Console) -> None:
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    for note in notes(outcome.result):
+    for note in [*crossing_sentences(outcome.result), *notes(outcome.result)]:
         say(note)
     for cell, reason in outcome.failed.items():
         say(f"failed: {cell}: {reason}")

@@ -70,11 +70,11 @@ def t_tail(t: float, degrees: int) -> float:
 
 
 def verdict(found: Paired | None) -> str:
-    """Whether a claim held: by the sign of the mean difference, and by the test."""
+    """Whether a claim held: by the sign of the mean difference, and by the test in that direction."""
     if found is None:
         return "not measured"
-    if found.mean <= 0:
-        return "not held"
+    word = "held" if found.mean > 0 else "not held"
     if found.p is None:
-        return "held, one seed"
-    return "held" if found.p < SIGNIFICANT else "held, within the noise"
+        return f"{word}, one seed"
+    against_chance = found.p if found.mean > 0 else 1 - found.p
+    return word if against_chance < SIGNIFICANT else f"{word}, within the noise"

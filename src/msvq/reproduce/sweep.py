@@ -90,12 +90,14 @@ def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
 
 
 def note(out: Path, cell: str, answer: Mapping[str, Any]) -> None:
-    """Write down how long a cell took, all its continuations together, and why it failed if it did."""
+    """Write down what a cell took, all its continuations together, and why it failed if it did."""
     manifest = read_manifest(out)
     known = manifest["cells"].get(cell, {})
     seconds = known.get("seconds", 0.0) + answer["seconds"]
     failed = {"failed": answer["reason"]} if answer["state"] == "failed" else {}
-    manifest["cells"][cell] = {"seconds": round(seconds, 1), **failed}
+    memory = max(known.get("memory") or 0, answer.get("memory") or 0)
+    held = {"memory": memory} if memory else {}
+    manifest["cells"][cell] = {"seconds": round(seconds, 1), **held, **failed}
     write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
@@ -139,7 +141,8 @@ class Pool:
         worker.give(order, task)
 
     def _more(self) -> Worker:
-        threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or available_cores()) // self.jobs)
+        told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
+        threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
         code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
         with (self.log / "errors.log").open("a") as errors:

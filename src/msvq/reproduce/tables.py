@@ -1,17 +1,18 @@
 """A study's results as plain values: what is written to its JSON file, from which every other form is made."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from msvq.reproduce import paper
 from msvq.reproduce.cells import Request
 from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives
-from msvq.reproduce.collect import Measured
+from msvq.reproduce.collect import Measured, Place
 from msvq.reproduce.statistics import summarise
 from msvq.reproduce.studies import Row
 
-Found = Mapping[tuple[str, str, int], Measured]  # (data set, row, seed) -> what a finished cell measured
+ALIKE = ("processor", "threads", "device_name", "precision")  # of two runs whose times are compared
+Found = Mapping[Place, Measured]  # what the finished cells measured
 
 MEASURES = {
     "knn": "weighted kNN, k = 200, T = 0.1, on the student's features",
@@ -58,27 +59,34 @@ def _row(request: Request, row: Row, found: Found) -> dict[str, Any]:
 
 def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, Any]:
     """One place of a table: published, ours, and the difference, which is taken on the best epoch."""
-    measure, num = request.measure, len(request.seeds)
+    measure = request.measure
     sources = list(paper.published(request.study.name, row.key, dataset).items())
     value = paper.main_value(request.study.name, row.key, dataset)
     main = None if value is None else sources[0]
     cells = {seed: found[dataset, row.key, seed] for seed in request.seeds if (dataset, row.key, seed) in found}
     scores = {seed: cell.scores[measure] for seed, cell in cells.items() if measure in cell.scores}
-    knn = [cell.scores["knn"] for cell in cells.values() if "knn" in cell.scores]
-    knn_best, knn_last = summarise([score.best for score in knn]), summarise([score.last for score in knn])
     best, last = summarise([s.best for s in scores.values()]), summarise([s.last for s in scores.values()])
     comparable = best is not None and main is not None and measure != "probe"
+    asked = [seed for seed in request.seeds if request.is_asked(dataset, row, seed)]
     return {
         "published": main and main[1],
         "source": main and main[0],
         "others": [{"source": source, "value": value} for source, value in sources if (source, value) != main],
         "best": best and best._asdict(),
         "last": last and last._asdict(),
-        "knn": {"best": knn_best._asdict(), "last": knn_last._asdict()} if knn_best and knn_last else None,
+        **{name: _both(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure},
         "difference": best.mean - main[1] if comparable and best and main else None,
         "values": {str(seed): {"best": score.best, "last": score.last} for seed, score in scores.items()},
-        "seeds_missing": num - len(scores) if row.is_on(dataset) else 0,
+        "seeds_missing": len(set(asked) - set(scores)) if row.is_on(dataset) else 0,
+        "is_there": row.is_on(dataset),
     }
+
+
+def _both(cells: Iterable[Measured], protocol: str) -> dict[str, Any] | None:
+    """What another protocol than the table's says of the same runs, in the best epoch and the last."""
+    scores = [cell.scores[protocol] for cell in cells if protocol in cell.scores]
+    best, last = summarise([score.best for score in scores]), summarise([score.last for score in scores])
+    return {"best": best._asdict(), "last": last._asdict()} if best and last else None
 
 
 def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
@@ -96,18 +104,22 @@ def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
         rows = [row.key for row in request.rows if row.is_on(dataset)]
         claims += judge(request.study.name, dataset, rows, best)
         if request.study.name in ("linear", "knn") and {"msvq", "ressl"} <= set(rows):
-            claims.append(judge_cost(dataset, _seconds("msvq", dataset, found), _seconds("ressl", dataset, found)))
+            claims += [judge_cost(dataset, what, *_taken(what, dataset, found)) for what in ("time", "memory")]
         if request.study.kind == "false-negatives":
             claims.append(judge_false_negatives(dataset, _last_found(dataset, found)))
     return claims
 
 
-def _seconds(row: str, dataset: str, found: Found) -> dict[int, float]:
-    return {
-        seed: one.seconds_per_picture
-        for (place, key, seed), one in found.items()
-        if (place, key) == (dataset, row) and one.seconds_per_picture is not None
-    }
+def _taken(what: str, dataset: str, found: Found) -> tuple[dict[int, float], dict[int, float]]:
+    """Seed -> what MSVQ took, and ReSSL, where both ran on such a machine with as many threads."""
+    msvq, ressl = {}, {}
+    for seed in sorted({seed for _, _, seed in found}):
+        one, other = (found.get((dataset, row, seed)) for row in ("msvq", "ressl"))
+        if one is None or other is None or any(one.machine.get(key) != other.machine.get(key) for key in ALIKE):
+            continue
+        if what in one.cost and what in other.cost:
+            msvq[seed], ressl[seed] = one.cost[what], other.cost[what]
+    return msvq, ressl
 
 
 def _last_found(dataset: str, found: Found) -> dict[str, dict[int, float]]:
@@ -126,13 +138,19 @@ def _knn_panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
         runs = [one for (place, key, _), one in found.items() if (place, key) == (dataset, row.key)]
         series[row.label] = mean_curve([run.knn_curve for run in runs])
     steps = next((one.steps_per_epoch for (place, _, _), one in found.items() if place == dataset), None)
-    return {"dataset": dataset, "steps_per_epoch": steps, "series": series, "crossings": crossings(series)}
+    found_crossings = [
+        crossing | {"step": None if steps is None else round(crossing["epoch"] * steps)}
+        for crossing in crossings(series)
+    ]
+    return {"dataset": dataset, "steps_per_epoch": steps, "series": series, "crossings": found_crossings}
 
 
 def _false_negative_panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
     runs = [one for (place, _, _), one in found.items() if place == dataset]
     views = list(dict.fromkeys(view for run in runs for view in run.false_negatives))
-    series = {view: mean_curve([run.false_negatives.get(view, []) for run in runs]) for view in views}
+    series = {
+        view.replace("view", "X"): mean_curve([run.false_negatives.get(view, []) for run in runs]) for view in views
+    }
     steps = next((one.steps_per_epoch for one in runs), None)
     return {"dataset": dataset, "steps_per_epoch": steps, "series": series, "crossings": []}
 
@@ -181,6 +199,7 @@ def _cells(request: Request, found: Found) -> dict[str, Any]:
             "knn_curve": [[epoch, round(value, 4)] for epoch, value in one.knn_curve],
             "seconds": one.seconds,
             "seconds_per_picture": one.seconds_per_picture,
+            "memory": one.memory,
             "machine": dict(one.machine),
         }
         for (dataset, _, seed), one in found.items()

@@ -26,6 +26,7 @@ from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.evaluate.features import feature_function
 from msvq.evaluation import evaluate, open_for
+from msvq.measure.machine import forget_peak, peak_memory
 from msvq.pretraining import pretrain
 from msvq.reproduce.cells import SCALES, Cell, is_finished
 from msvq.run import Run
@@ -37,8 +38,11 @@ PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and 
 MAP_PICTURES = 500  # of the figure, where a run has drawn no map itself
 
 
-def run_cell(order: dict[str, Any], console: Console) -> None:
-    """Train a cell, or go on with it, and measure what is wanted and not there yet."""
+def run_cell(order: dict[str, Any], console: Console) -> int | None:
+    """Train a cell, or go on with it, and measure what is wanted and not there yet.
+
+    Returns the most bytes that training held at once, if it trained and the system tells.
+    """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root = Path(order["out"]), order["data_root"]
     if (out / LOCK).exists():
@@ -46,20 +50,23 @@ def run_cell(order: dict[str, Any], console: Console) -> None:
         with suppress(Timeout):  # what is wrong then, the run itself says better
             lock.acquire(timeout=PATIENCE)
         lock.release()
-    run = Run(out)
+    run, memory = Run(out), None
     if not is_finished(out):
+        device = resolve_device(cell.settings().train.device)
+        forget_peak(device)
         run = pretrain(
             out=out,
             recipe=SCALES[cell.scale].recipe_of(cell.dataset),
             data=cell.dataset,
             data_root=data_root,
             method=cell.method,
-            overrides=cell.overrides,
+            overrides=cell.assignments,
             seed=cell.seed,
             auto_resume=True,
             console=console,
             made_by=MADE_BY,
         )
+        memory = peak_memory(device)
     for protocol in order["protocols"]:
         if is_finished(out, [protocol]):
             continue
@@ -67,6 +74,7 @@ def run_cell(order: dict[str, Any], console: Console) -> None:
             draw_map(run, data_root, Display(console))
         else:
             evaluate(run, protocol=protocol, data_root=data_root, display=Display(console))
+    return memory
 
 
 def draw_map(run: Run, data_root: str | None, display: Display) -> None:
@@ -114,10 +122,10 @@ def _attempt(order: dict[str, Any]) -> dict[str, Any]:
     """Run a cell and tell how it went; what it printed is in its log."""
     started, log = time.monotonic(), Path(order["log"])
     log.parent.mkdir(parents=True, exist_ok=True)
-    state, reason = "finished", ""
+    state, reason, memory = "finished", "", None
     with log.open("a", encoding="utf-8") as file:
         try:
-            run_cell(order, Console(file=file, width=160))
+            memory = run_cell(order, Console(file=file, width=160))
         except BadInput as error:
             state, reason = "failed", str(error)
             file.write(f"{reason}\n")
@@ -126,7 +134,7 @@ def _attempt(order: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:  # whatever it is, the other cells go on
             state, reason = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
             traceback.print_exc(file=file)
-    return {"state": state, "reason": reason, "seconds": time.monotonic() - started}
+    return {"state": state, "reason": reason, "seconds": time.monotonic() - started, "memory": memory}
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
