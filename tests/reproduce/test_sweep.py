@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,8 @@ def test_estimated_seconds_follow_the_passes(tmp_path: Path) -> None:
     assert seconds("ressl") == pytest.approx(80 * 0.4 + 3 * 2)
     assert seconds("ressl", left=0.5) == pytest.approx(40 * 0.4 + 3)
     assert seconds("ressl", "linear", left=0.0) == pytest.approx(200)
+    reference = replace(reference, whole=3.0)  # 60,000 pictures, where 20,000 are taken while it trains
+    assert seconds("ressl", "linear", left=0.0) == pytest.approx(600)
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

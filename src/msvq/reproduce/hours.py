@@ -17,7 +17,7 @@ from msvq.train.precision import resolve_device
 STEPS = 3  # that are timed
 REFERENCE = "msvq"  # the method that is timed; the others follow by their passes through the network
 LINEAR_EPOCHS = 100
-PROBE_EVALUATIONS = 4  # a probe takes the features of all pictures once, and fits: about as long as so many kNNs
+PROBE_PASSES = 2  # a probe takes the features of all pictures once, and fits: about as long as taking them twice
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Reference:
     step: float  # the mean over the run
     evaluation: float  # one
     evaluations: int
+    whole: float = 1.0  # all labelled and test pictures over those that an evaluation takes
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,10 @@ def time_reference(cell: Cell, data_root: Path | None, display: Display) -> Refe
             display=display,
             what=f" of {REFERENCE} on {cell.dataset}",
         )
-    time = needs.time
-    steps = time.steps_per_epoch * time.epochs
-    return Reference(time.training / steps, time.evaluation / max(1, time.evaluations), time.evaluations)
+        time = needs.time
+        bank, test, vote = len(scene.data.bank), len(scene.data.test), settings.evaluate.knn_bank
+    steps, whole = time.steps_per_epoch * time.epochs, (bank + test) / (min(bank, vote or bank) + test)
+    return Reference(time.training / steps, time.evaluation / max(1, time.evaluations), time.evaluations, whole)
 
 
 def plan_tasks(tasks: Sequence[Task], *, data_root: Path | None, display: Display) -> list[Planned]:
@@ -83,6 +85,6 @@ def seconds_left(task: Task, reference: Reference, left: float) -> float:
     seconds = left * (step * total_steps(task.cell) + reference.evaluations * reference.evaluation)
     for protocol in task.protocols:
         if not is_finished(task.run, [protocol]):
-            times = {"linear": LINEAR_EPOCHS, "probe": PROBE_EVALUATIONS}.get(protocol, 1)
-            seconds += times * reference.evaluation
+            times = {"linear": LINEAR_EPOCHS, "probe": PROBE_PASSES}.get(protocol, 1)
+            seconds += times * reference.whole * reference.evaluation
     return seconds
