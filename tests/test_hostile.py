@@ -12,6 +12,8 @@ What is tried elsewhere, file by file:
   pictures: bombs, formats that start
   programs, pipes, links to themselves    tests/data/test_decode.py
   links in circles, pipes in folders      tests/data/test_folders.py
+  pictures that kill their process        tests/data/test_workers.py
+  files cut or changed                    tests/test_damage.py
   markup in names, in the page            tests/report/test_page.py, test_browser.py
   odd bytes in names, to the report       tests/test_own_pictures.py
 """
