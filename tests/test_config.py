@@ -10,7 +10,7 @@ from msvq.data.augment import STRONG, WEAK
 from msvq.errors import BadInput
 from msvq.methods import METHODS
 
-# methods.md 1.10: momentum1, momentum2, teacher_temp, queue_size; 1.1: size, test_size; 1.3: max-pool
+# The paper's momentum1, momentum2, teacher_temp and queue_size; its code's size, test_size and stem.
 PAPER = {
     "cifar10": (0.99, 0.95, 0.04, 4096, 32, 32, "small"),
     "cifar100": (0.99, 0.93, 0.03, 4096, 32, 32, "small"),

@@ -24,7 +24,7 @@ MAX_DEPTH = 8  # blocks within blocks of a recipe
 
 
 class AugmentSettings(Section):
-    """The kinds of view (methods.md 1.2, and 3.19 for the supervised row's)."""
+    """The kinds of view; plain is that of the method `supervised`."""
 
     strong: ViewSettings = STRONG
     weak: ViewSettings = WEAK

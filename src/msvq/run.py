@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -18,12 +19,8 @@ from torch import Tensor
 from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
 from msvq.config import Settings, read_config
 from msvq.data.checksums import Damaged, unsealed
-from msvq.data.given import are_files, as_pictures, at_hand, decode_files
-from msvq.data.listing import Listing
-from msvq.data.packing import pieces
-from msvq.data.sources import DataSettings, locate
-from msvq.data.splits import Splits
-from msvq.data.workers import Workers
+from msvq.data.given import PORTION, are_files, as_pictures, at_hand, decode_files
+from msvq.data.workers import Result
 from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
 from msvq.model.backbones import BackboneSettings, Encoder, make_backbone, register_backbone
@@ -182,29 +179,30 @@ class Run:
             features[chosen] = self._features(batches, device)
         return features
 
-    def embed_source(self, source: str | Path, *, workers: int | None = None, device: str | None = None) -> "Embedded":
-        """Features of all pictures in a folder or a list; those that cannot be read are named, with the reason."""
-        items = locate(DataSettings(source=str(source)), whole=True)
-        if isinstance(items, Splits):
-            raise BadInput(f"{str(source)!r} holds arrays; give them to Run.embed")
-        good: list[int] = []
-        skipped = list(items.unlisted) if isinstance(items, Listing) else []
-        pool, side = Workers(workers), self._feeding["size"]
+    def embed_source(
+        self, source: str | Path, *, split: str = "all", workers: int | None = None, device: str | None = None
+    ) -> "Embedded":
+        """Features of all pictures of what `--data` takes, or of a split; and which cannot be read, with the reason."""
+        from msvq.retrieve.source import open_source  # it builds on runs
 
-        def batches() -> Iterator[NDArray[np.uint8]]:
+        pictures = open_source(self, str(source), split=split)
+        good: list[int] = []
+        skipped = list(pictures.unlisted)
+        portions = (np.arange(i, min(i + PORTION, len(pictures))) for i in range(0, len(pictures), PORTION))
+
+        def batches(results: Iterable[Result]) -> Iterator[NDArray[np.uint8]]:
             start = 0
-            for result in pool.map("decode", pieces(items, range(len(items)), 128), side=side):
+            for result in results:
                 kept = [i for i in range(len(result.rows)) if i not in result.reasons]
-                skipped.extend((items.names[start + i], reason) for i, reason in result.reasons.items())
+                skipped.extend((pictures.names[start + i], reason) for i, reason in result.reasons.items())
                 good.extend(start + i for i in kept)
                 start += len(result.rows)
-                yield result.rows[kept]
+                if kept:
+                    yield result.rows[kept]
 
-        try:
-            features = self._features((images for images in batches() if len(images)), device)
-        finally:
-            pool.close()
-        return Embedded(features, [items.names[i] for i in good], items.labels[good], skipped)
+        with closing(pictures.decoded(portions, self._feeding["size"], workers=workers)) as results:
+            features = self._features(batches(results), device)
+        return Embedded(features, [pictures.names[i] for i in good], pictures.labels[good], skipped)
 
     def _features(self, batches: Iterable[NDArray[np.uint8]], device: str | None) -> NDArray[np.float32]:
         """Features [N, d] of batches of pictures uint8 [n, H, W, 3]."""

@@ -1,4 +1,4 @@
-"""kNN against loops, and its limits (methods.md 2.1)."""
+"""kNN against loops, and its limits."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Linear evaluation: the protocol, the frozen backbone, an easy case (methods.md 2.2)."""
+"""Linear evaluation: the protocol, the frozen backbone, an easy case."""
 
 import io
 import math

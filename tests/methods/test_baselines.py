@@ -1,4 +1,4 @@
-"""Every baseline: its loss against slow loops, and the properties of methods.md 6."""
+"""Every baseline: its loss against slow loops, and properties that it must have."""
 
 import copy
 import math

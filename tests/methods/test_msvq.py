@@ -1,4 +1,4 @@
-"""The MSVQ family: its equations, what it reduces to, and what each queue may store (methods.md 3.1-3.7, 6)."""
+"""The MSVQ family: its equations, what it reduces to, and what each queue may store."""
 
 import copy
 import math

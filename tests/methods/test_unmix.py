@@ -1,4 +1,4 @@
-"""Un-Mix: the mixture, its share, and the loss it makes of a base's (methods.md 3.14, 6)."""
+"""Un-Mix: the mixture, its share, and the loss it makes of a base's."""
 
 import copy
 from collections.abc import Callable

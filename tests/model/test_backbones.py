@@ -1,4 +1,4 @@
-"""The backbone of methods.md 1.3 and the heads of 1.4."""
+"""The backbones, and the heads behind them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Split batch norm against ordinary batch norm on each block, and on interleaved groups (methods.md 1.5)."""
+"""Split batch norm against ordinary batch norm on each block, and on interleaved groups."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The queue: first in, first out, nothing dropped, nothing with gradient (methods.md 1.7)."""
+"""The queue: first in, first out, nothing dropped, nothing with gradient."""
 
 import pytest
 import torch

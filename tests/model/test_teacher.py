@@ -1,4 +1,4 @@
-"""Teachers: moving average, shuffling, and what they must not touch (methods.md 1.5, 1.6)."""
+"""Teachers: moving average, shuffling, and what they must not touch."""
 
 import pytest
 import torch

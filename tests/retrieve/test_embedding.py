@@ -41,6 +41,20 @@ def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> int:
     return 8
 
 
+def test_the_library_embeds_whatever_the_command_takes(says: Says, small_run: msvq.Run, tmp_path: Path) -> None:
+    save_arrays(tmp_path / "set.npz")
+    for source, split in ((str(tmp_path / "set.npz"), "all"), ("patterns", "test")):
+        out = tmp_path / "e.npz"
+        assert says("embed", small_run.path, "--data", source, "--split", split, "--out", out)[0] == 0
+        found = small_run.embed_source(source, split=split)
+        with np.load(out, allow_pickle=False) as saved:
+            np.testing.assert_allclose(found.features, saved["features"], rtol=1e-4, atol=1e-5)
+            assert found.names == saved["names"].tolist()
+            np.testing.assert_array_equal(found.labels, saved["labels"])
+        assert found.skipped == []
+    assert found.names[0] == "test 0"
+
+
 def test_every_format_holds_what_the_library_computes(says: Says, small_run: msvq.Run, photos: Path) -> None:
     expected = small_run.embed_source(photos, workers=1)
     out = photos.parent

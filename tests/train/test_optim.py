@@ -1,4 +1,4 @@
-"""The learning rate and the optimiser (methods.md 1.8)."""
+"""The learning rate and the optimiser."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A map of pictures in the plane: those that an encoder finds alike lie close together (methods.md 2.4)."""
+"""A map of pictures in the plane: those that an encoder finds alike lie close together."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The audit of the soft labels: how many false negatives they find, and how sure they are (methods.md 2.3).
+"""The audit of the soft labels: how many false negatives they find, and how sure they are.
 
 A false negative is an entry of the queue of the sample's own class: a one-hot target pushes it away, a soft label
 should give it weight. Labels are looked at here and nowhere in the loss.

@@ -77,7 +77,8 @@ def pretrain(
         str | None, typer.Option(help="auto, fp32, bf16 or fp16; auto is bf16 where native. (default: auto)")
     ] = None,
     compiled: Annotated[
-        bool | None, typer.Option("--compile", help="Compile the networks first: a minute or two, then faster steps.")
+        bool | None,
+        typer.Option("--compile", help="Compile the networks first: one to three minutes, then faster steps."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     auto_resume: Annotated[

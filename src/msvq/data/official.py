@@ -1,4 +1,4 @@
-"""The paper's four data sets, from official files or class folders, split as it splits them (methods.md 1.1)."""
+"""The paper's four data sets, from official files or class folders, split as it splits them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Features of many pictures: backbone in eval mode, no augmentation (methods.md 2.1)."""
+"""Features of many pictures: backbone in eval mode, no augmentation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

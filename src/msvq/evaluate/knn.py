@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour accuracy, the paper's online measure (methods.md 2.1)."""
+"""Weighted k-nearest-neighbour accuracy, the paper's online measure."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -38,7 +38,7 @@ class EvaluateSettings(Section):
 
 
 class KnnSettings(Section):
-    """The paper's vote (methods.md 2.1)."""
+    """The paper's vote."""
 
     k: Annotated[int, Ge(1)] = 200  # neighbours that vote
     temp: Annotated[float, Gt(0)] = 0.1  # a vote weighs exp(cosine / temperature)

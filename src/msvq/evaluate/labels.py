@@ -16,7 +16,7 @@ from msvq.errors import BadInput
 
 Rows = NDArray[int64]
 
-PLAIN = ViewSettings(crop_area=(0.08, 1.0), flip=0.5)  # methods.md 1.2, linear-eval train
+PLAIN = ViewSettings(crop_area=(0.08, 1.0), flip=0.5)  # the paper's code's, for linear evaluation
 
 
 def usable_rows(labels: NDArray[int64], rows: Rows | None = None) -> Rows:

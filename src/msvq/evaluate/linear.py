@@ -1,4 +1,4 @@
-"""Linear evaluation: one linear layer learns on the features of a frozen backbone (methods.md 2.2)."""
+"""Linear evaluation: one linear layer learns on the features of a frozen backbone."""
 
 import copy
 import math
@@ -33,7 +33,7 @@ MOMENTUM = 0.9
 
 
 class LinearSettings(Section):
-    """The paper's protocol; `schedule="step"` is its authors' companion benchmark's ([B] in methods.md)."""
+    """The paper's protocol; `schedule="step"` is that of its authors' companion benchmark (docs/deviations.md)."""
 
     epochs: Annotated[int, Ge(1)] = 100  # passes over the labelled pictures
     batch_size: Annotated[int, Ge(1)] = 256

@@ -1,4 +1,4 @@
-"""BYOL: predict the teacher's embedding of the other view; no negatives (methods.md 3.10).
+"""BYOL: predict the teacher's embedding of the other view; no negatives.
 
 Paper: Bootstrap Your Own Latent, arXiv 2006.07733.
 """

@@ -1,4 +1,4 @@
-"""CMSF: mean shift, and a second queue that picks further neighbours (methods.md 3.13).
+"""CMSF: mean shift, and a second queue that picks further neighbours.
 
 Paper: Constrained Mean Shift Using Distant Yet Related Neighbors for Representation Learning, arXiv 2112.04607.
 """

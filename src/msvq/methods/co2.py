@@ -1,4 +1,4 @@
-"""CO2: MoCo, and query and key shall find the negatives alike (methods.md 3.18).
+"""CO2: MoCo, and query and key shall find the negatives alike.
 
 Paper: CO2: Consistent Contrast for Unsupervised Visual Representation Learning, arXiv 2010.02217.
 """

@@ -1,4 +1,4 @@
-"""MoCoV2: a query finds its own key among a queue of others' (methods.md 3.8).
+"""MoCoV2: a query finds its own key among a queue of others'.
 
 Paper: Improved Baselines with Momentum Contrastive Learning, arXiv 2003.04297.
 """

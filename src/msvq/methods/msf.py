@@ -1,4 +1,4 @@
-"""MSF: move towards the target and its nearest neighbours in the queue (methods.md 3.12).
+"""MSF: move towards the target and its nearest neighbours in the queue.
 
 Paper: Mean Shift for Self-Supervised Learning, arXiv 2105.07269.
 """

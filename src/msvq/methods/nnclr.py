@@ -1,4 +1,4 @@
-"""NNCLR: the positive is the other view's nearest neighbour in a support set (methods.md 3.15).
+"""NNCLR: the positive is the other view's nearest neighbour in a support set.
 
 Paper: With a Little Help from My Friends, arXiv 2104.14548.
 """

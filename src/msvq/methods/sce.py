@@ -1,4 +1,4 @@
-"""SCE: one part own key, one part the key's relations to the queue (methods.md 3.17).
+"""SCE: one part own key, one part the key's relations to the queue.
 
 Paper: Similarity Contrastive Estimation for Self-Supervised Soft Contrastive Learning, arXiv 2111.14585.
 """

@@ -1,4 +1,4 @@
-"""SimCLR: each view finds its partner in the batch; no teacher, no queue (methods.md 3.9).
+"""SimCLR: each view finds its partner in the batch; no teacher, no queue.
 
 Paper: A Simple Framework for Contrastive Learning of Visual Representations, arXiv 2002.05709.
 """

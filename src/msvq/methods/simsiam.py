@@ -1,4 +1,4 @@
-"""SimSiam: predict the other view's embedding, which stands still; no teacher (methods.md 3.11).
+"""SimSiam: predict the other view's embedding, which stands still; no teacher.
 
 Paper: Exploring Simple Siamese Representation Learning, arXiv 2011.10566.
 """

@@ -1,4 +1,4 @@
-"""SNCLR: neighbours are positives too, each as much as it deserves (methods.md 3.16).
+"""SNCLR: neighbours are positives too, each as much as it deserves.
 
 Paper: Soft Neighbors are Positive Supporters in Contrastive Visual Representation Learning, arXiv 2303.17142.
 """

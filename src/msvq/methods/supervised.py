@@ -1,4 +1,4 @@
-"""Supervised: the same backbone and loop with labels, the upper row of the paper's table (methods.md 3.19)."""
+"""Supervised: the same backbone and loop with labels, the upper row of the paper's table."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Un-Mix: a mixture of two pictures is as like each as its share of it; wraps another method (methods.md 3.14).
+"""Un-Mix: a mixture of two pictures is as like each as its share of it; wraps another method.
 
 Paper: Un-Mix: Rethinking Image Mixtures for Unsupervised Visual Representation Learning, arXiv 2003.05438.
 """

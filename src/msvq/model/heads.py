@@ -25,5 +25,5 @@ def mlp(*sizes: int, norm: bool = False, last_norm: bool = False, last_affine: b
 
 
 def moco_head(feature_dim: int, hidden_dim: int, output_dim: int, *, norm: bool = False) -> nn.Sequential:
-    """The paper's projector: two linear layers (methods.md 1.4); with batch norm, MSVQ-dagger's (3.4)."""
+    """The paper's projector: two linear layers; with batch norm, MSVQ-dagger's."""
     return mlp(feature_dim, hidden_dim, output_dim, norm=norm)

@@ -1,4 +1,4 @@
-"""Split batch norm: one batch, several groups, each with its own statistics (methods.md 1.5).
+"""Split batch norm: one batch, several groups, each with its own statistics.
 
 The groups are blocks that stand together in memory, so that none of them is ever copied: the paper's interleaved
 groups become blocks by reordering the pictures once, before the first layer (`msvq.model.teacher.Network`).

@@ -1,4 +1,4 @@
-"""The memory of past teacher embeddings (methods.md 1.7)."""
+"""The memory of past teacher embeddings."""
 
 import torch
 from torch import Tensor, nn

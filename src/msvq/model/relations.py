@@ -1,4 +1,4 @@
-"""How similar an embedding is to the entries of a queue, as a softmax that is never written out (methods.md 1.7).
+"""How similar an embedding is to the entries of a queue, as a softmax that is never written out.
 
 Of P = softmax(ẑ·K/τ) over a queue K [Q, d], a cross entropy needs two things only: log Σ_j exp(ẑ·k_j/τ), and the mean
 key Σ_j P_j k_j, for Σ_j P_j (q̂·k_j) is q̂ times the mean key. Both add up over pieces of the queue, so no matrix

@@ -1,6 +1,6 @@
 """The ResNets: 3x3 stem for small pictures or torchvision's for large ones, global average pool, no classifier.
 
-Parameter names are torchvision's, so a checkpoint loads into its plain ResNet (methods.md 1.3, 1.5).
+Parameter names are torchvision's, so a checkpoint loads into its plain ResNet.
 """
 
 from typing import ClassVar, Literal, cast

@@ -1,4 +1,4 @@
-"""The networks of a momentum method: a student that learns and teachers that follow it (methods.md 1.6)."""
+"""The networks of a momentum method: a student that learns and teachers that follow it."""
 
 import copy
 from collections.abc import Callable

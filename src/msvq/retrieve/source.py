@@ -41,8 +41,11 @@ class Source(Protocol):
         """Changes when a picture, or the choice of them, does."""
         ...
 
-    def decoded(self, portions: Iterable[Positions], side: int) -> Generator[Result]:
-        """Pixels uint8 [n, H, W, 3] of each portion, in order, and why some are empty. Files come as side x side."""
+    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+        """Pixels uint8 [n, H, W, 3] of each portion, in order, and why some are empty.
+
+        Files come as side x side, from so many `workers` (None: one per core).
+        """
         ...
 
     def sizes(self, positions: Sequence[int]) -> list[int]:
@@ -95,13 +98,13 @@ class _Files:
     def fingerprint(self) -> str:
         return _digest(self.items.fingerprint(), self.chosen)
 
-    def decoded(self, portions: Iterable[Positions], side: int) -> Generator[Result]:
-        workers = Workers()
+    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+        pool = Workers(workers)
         try:
             chunks = (piece for rows in portions for piece in pieces(self.items, self.chosen[rows], len(rows)))
-            yield from workers.map("decode", chunks, side=side)
+            yield from pool.map("decode", chunks, side=side)
         finally:
-            workers.close()
+            pool.close()
 
     def sizes(self, positions: Sequence[int]) -> list[int]:
         return [min(header_size(self.items[int(self.chosen[i])]) or (0,)) for i in positions]
@@ -140,7 +143,7 @@ class _Arrays:
                 digest.update(np.ascontiguousarray(images).data)
         return _digest(digest.hexdigest(), self.chosen)
 
-    def decoded(self, portions: Iterable[Positions], side: int) -> Generator[Result]:
+    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
         for rows in portions:
             places = self.chosen[rows]
             train = places < self.num_train

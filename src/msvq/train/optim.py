@@ -1,4 +1,4 @@
-"""The optimiser and its learning rate (methods.md 1.8)."""
+"""The optimiser and its learning rate."""
 
 import math
 from typing import Any

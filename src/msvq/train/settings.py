@@ -26,7 +26,7 @@ def _cadence(every: int | str) -> int | str:
 
 
 class TrainSettings(Section):
-    """How long and how fast to learn; the defaults are the paper's (methods.md 1.8)."""
+    """How long and how fast to learn; the defaults are the paper's."""
 
     epochs: Annotated[int, Ge(1)] = 200  # passes over the pictures
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
@@ -38,7 +38,7 @@ class TrainSettings(Section):
     # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch;
     # batch norm, and losses that contrast the pictures of a batch with each other, see one part at a time.
     accumulate: Annotated[int, Ge(1)] = 1
-    compile: bool = False  # compile the networks: a minute of waiting, then faster steps on some machines
+    compile: bool = False  # compile the networks: one to three minutes of waiting, then faster steps on some machines
     device: str = "auto"  # cpu, cuda, cuda:1, mps; auto: the best there is
     precision: Precision = "auto"  # auto: bf16 where native, fp16 on CUDA devices without it, else fp32
     checkpoint_every: Annotated[int | str, AfterValidator(_cadence)] = "5m"  # steps, or a time: 30s, 5m, 2h
