@@ -1,4 +1,4 @@
-"""The paper's claims (methods.md 4.6), each as a difference that should be above 0, and whether it was."""
+"""The paper's claims, each as a difference that should be above 0, and whether it was."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
