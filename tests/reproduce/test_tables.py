@@ -14,7 +14,6 @@ from msvq.errors import BadInput
 from msvq.reproduce.cells import Request
 from msvq.reproduce.claims import judge_false_negatives
 from msvq.reproduce.collect import Measured, Score
-from msvq.reproduce.embed import num_blocks, refreshed
 from msvq.reproduce.figures import draw_curves
 from msvq.reproduce.formats import as_csv, latex, markdown, number, spread
 from msvq.reproduce.page import write_page, write_study
@@ -261,37 +260,6 @@ def test_files_and_page_of_a_sweep(tmp_path: Path) -> None:
     text = write_page(tmp_path).read_text()
     assert "results/knn.json is left out" in text
     assert "Temperature of the teachers" in text
-
-
-def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "results" / "knn.json").write_text(json.dumps(result()))
-    page = tmp_path / "docs" / "results.md"
-    start, end = "<!-- result: ../results/knn.json, figure: images/knn.svg -->", "<!-- end of result -->"
-    page.write_text(f"# Results\n\n{start}\n99.99 typed by hand\n{end}\n\nDiscussion.\n")
-    text = refreshed(page)
-    assert "typed by hand" not in text
-    assert "51.00 ± 1.00" in text and "(images/knn.svg)" in text
-    assert text.startswith("# Results\n") and text.endswith("Discussion.\n")
-    page.write_text(text)
-    assert (refreshed(page), num_blocks(text)) == (text, 1)
-    for wrong in (text.replace(end, ""), text.replace(start, start.replace(" -->", "-->")), text + start, text + end):
-        page.write_text(wrong)
-        with pytest.raises(BadInput, match="not one of a pair"):
-            refreshed(page)
-    page.write_text(text.replace("knn.json", "gone.json"))
-    with pytest.raises(BadInput, match="which is not there"):
-        refreshed(page)
-
-
-def test_the_projects_own_page_shows_what_its_files_say() -> None:
-    page = Path(__file__).parents[2] / "docs" / "results.md"
-    if not page.is_file():
-        pytest.skip("docs/results.md is written when the mini runs are done")
-    text = page.read_text(encoding="utf-8")
-    assert num_blocks(text) > 0
-    assert refreshed(page) == text
 
 
 def test_cells_of_different_pictures_do_not_mix() -> None:

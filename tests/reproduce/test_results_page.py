@@ -1,0 +1,62 @@
+"""A sweep's results in the repository: the files, and the page that shows them."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+from tests.reproduce.test_tables import result
+
+from msvq.errors import BadInput
+from msvq.reproduce.embed import num_blocks, refreshed
+from msvq.reproduce.page import write_study
+from msvq.reproduce.sweep import MANIFEST
+
+take = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "take_results.py"))["take"]
+
+
+def test_results_figures_and_page_are_taken(tmp_path: Path) -> None:
+    sweep, root = tmp_path / "sweep", tmp_path / "root"
+    sweep.mkdir()
+    (sweep / MANIFEST).write_text(json.dumps({"scale": "mini", "cells": {}}))
+    write_study(sweep, result(), [])
+    (sweep / "results" / "knn-curves.svg").write_text("<svg/>")
+    page = root / "docs" / "results.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("<!-- result: ../results/mini/knn.json -->\n<!-- end of result -->\n")
+    written = [str(path.relative_to(root)) for path in take(sweep, root)]
+    assert written == ["docs/images/mini-knn-curves.svg", "results/mini/knn.json", "docs/results.md"]
+    assert "51.00 ± 1.00" in page.read_text()
+    with pytest.raises(BadInput, match="damaged"):
+        take(tmp_path, root)
+
+
+def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "results" / "knn.json").write_text(json.dumps(result()))
+    page = tmp_path / "docs" / "results.md"
+    start, end = "<!-- result: ../results/knn.json, figure: images/knn.svg -->", "<!-- end of result -->"
+    page.write_text(f"# Results\n\n{start}\n99.99 typed by hand\n{end}\n\nDiscussion.\n")
+    text = refreshed(page)
+    assert "typed by hand" not in text
+    assert "51.00 ± 1.00" in text and "(images/knn.svg)" in text
+    assert text.startswith("# Results\n") and text.endswith("Discussion.\n")
+    page.write_text(text)
+    assert (refreshed(page), num_blocks(text)) == (text, 1)
+    for wrong in (text.replace(end, ""), text.replace(start, start.replace(" -->", "-->")), text + start, text + end):
+        page.write_text(wrong)
+        with pytest.raises(BadInput, match="not one of a pair"):
+            refreshed(page)
+    page.write_text(text.replace("knn.json", "gone.json"))
+    with pytest.raises(BadInput, match="which is not there"):
+        refreshed(page)
+
+
+def test_the_projects_own_page_shows_what_its_files_say() -> None:
+    page = Path(__file__).parents[2] / "docs" / "results.md"
+    if not page.is_file():
+        pytest.skip("docs/results.md is written when the mini runs are done")
+    text = page.read_text(encoding="utf-8")
+    assert num_blocks(text) > 0
+    assert refreshed(page) == text
