@@ -253,7 +253,14 @@ def test_files_and_page_of_a_sweep(tmp_path: Path) -> None:
         files = write_study(tmp_path, result(name), [])
         assert [file.suffix for file in files] == [".md", ".json", ".tex", ".csv"]
     text = write_page(tmp_path).read_text()
-    for words in ("Temperature of the teachers", "51.00 ± 1.00", "MSVQ beats MSV", "no &lt;memory&gt;", "1.00 h"):
+    for words in (
+        "Temperature of the teachers",
+        "51.00 ± 1.00",
+        "MSVQ beats MSV",
+        "no &lt;memory&gt;",
+        "1.00 h",
+        "kNN by 10,000",
+    ):
         assert words in text
     assert "http" not in text.replace("https://arxiv.org", "").replace("http-equiv", "")
     (tmp_path / "results" / "knn.json").write_text("{")

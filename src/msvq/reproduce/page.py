@@ -58,7 +58,7 @@ def write_page(out: Path) -> Path:
         .render(
             title=f"Reproduction of MSVQ, scale {scale}",
             scale=scale,
-            note=SCALES[scale].note.capitalize() if scale in SCALES else "",
+            note=SCALES[scale].note[0].upper() + SCALES[scale].note[1:] if scale in SCALES else "",
             studies=studies,
             unreadable=unreadable,
             cells=cells,
