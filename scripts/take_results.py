@@ -1,6 +1,6 @@
 """Take the results of a sweep into the repository: `python scripts/take_results.py runs/reproduce-mini`.
 
-Its JSON files go to results/SCALE and its figures to docs/images, without the runs; docs/results.md is filled from them.
+Its JSON files go to results/SCALE and its figures to docs/images, without the runs; docs/results.md is made from them.
 """
 
 import shutil
@@ -35,6 +35,6 @@ def take(sweep: Path, root: Path) -> list[Path]:
 if __name__ == "__main__":
     try:
         for path in take(Path(sys.argv[1]), Path(__file__).parents[1]):
-            print(path)
+            sys.stdout.write(f"{path}\n")
     except (BadInput, IndexError) as error:
         sys.exit(str(error) if isinstance(error, BadInput) else __doc__)
