@@ -60,7 +60,7 @@ def gather(request: Request, out: Path, known: Mapping[str, Any]) -> tuple[Reque
         seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
         wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
     if study.kind == "table":
-        rows = (*study.rows, *(row for key, row in study.extra.items() if key not in {row.key for row in study.rows}))
+        rows = (*study.rows, *study.extra.values())
         wide = replace(wide, rows=rows, datasets=choose_datasets(study, request.scale, None))
     found = {}
     for place, cell in wide.cells().items():
