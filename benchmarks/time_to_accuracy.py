@@ -1,13 +1,14 @@
 """Accuracy against time on real CIFAR-10: a conventional loop, lightly's MoCoV2, ours, and ours with recipe `fast`.
 
-    python benchmarks/time_to_accuracy.py DATA_ROOT                              # some two hours on two cores
+    python benchmarks/time_to_accuracy.py DATA_ROOT --out times.json             # some two hours on two cores
     python benchmarks/time_to_accuracy.py DATA_ROOT --run fast:10 --run lightly:10 --seeds 3 --out times.json
 
 DATA_ROOT is what `msvq pretrain --data cifar10 --data-root` takes. Each run gets its minutes: first the paces of all
 are measured by turns, on an otherwise idle machine; the pace says how many steps the minutes hold, and the learning
 rate's schedule is fitted to them. kNN (k 200, T 0.1, all 50,000 training pictures, 10,000 test pictures) is taken on
 the way, with the clock stopped. A minute of training is so many steps at the measured pace: the clock on the wall is
-in the JSON beside it, and agrees where nothing else runs. Each run has a process of its own.
+in the JSON beside it, and agrees where nothing else runs. Each run has a process of its own. With --out, what an
+earlier command put into that file is kept: its paces are taken, and of the runs only those that are missing are done.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from msvq.data.store import DataSet
 from msvq.display import Display
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import knn_accuracy
+from msvq.files import write_text
 from msvq.train.optim import warmup_cosine
 from msvq.train.precision import resolve_precision
 
@@ -40,8 +42,22 @@ else:
     from peers import CPU, LightlyMoCoV2, Product, has_lightly
     from timing import Spread, spread
 
-# With our loop: the paper's method at its recipe, lightly's method, which tells speed from method, and recipe fast.
-OURS = {"ours": ("cifar10", "msvq"), "mocov2": ("cifar10", "mocov2"), "fast": ("fast", "msvq")}
+
+class Ours(NamedTuple):
+    """A contender that is trained by our loop."""
+
+    recipe: str
+    method: str
+    overrides: tuple[str, ...] = ()
+
+
+OURS = {
+    "ours": Ours("cifar10", "msvq"),  # the paper's method at its recipe
+    "mocov2": Ours("cifar10", "mocov2"),  # lightly's method, which tells speed from method
+    "fast": Ours("fast", "msvq"),
+    "growing": Ours("fast", "msvq", ("train.resolution=[[0.0,16],[0.6,24],[0.85,32]]",)),  # fast, crops that grow
+    "cold": Ours("fast", "msvq", ("method.warm_start=0.0",)),  # fast without warm_start
+}
 CONTENDERS = ("conventional", "lightly", *OURS)
 READY, PACED = 4, 16  # batches that a DataLoader's workers may have ready; steps whose pace is measured
 WARM_UP = 5 / 200  # share of the run, as in the paper
@@ -68,8 +84,7 @@ class Contender:
         self.product: Product | None = None
         self.other: Any = None
         if name in OURS:
-            recipe, method = OURS[name]
-            self.product = Product(images, method=method, recipe=recipe, batch_size=None, **sizes)
+            self.product = Product(images, batch_size=None, **OURS[name]._asdict(), **sizes)
             train = self.product.settings.train
             self.stages = train.resolution or self.stages
             self.warm_up, self.rate = train.warmup_epochs / train.epochs, self.product.trainer.peak_rate
@@ -149,7 +164,7 @@ def minutes_to(curve: list[dict[str, float]], target: float) -> float | None:
 def conclusions(runs: list[dict[str, Any]]) -> list[str]:
     """The two headlines, as far as the runs allow them."""
     final: dict[tuple[str, float], list[float]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: int(run["seed"])):
         final.setdefault((run["contender"], run["minutes"]), []).append(run["curve"][-1]["knn_top1"])
     lines = [f"{who} after {minutes:g} minutes: {told(values)}" for (who, minutes), values in final.items()]
     fast, lightly = final.get(("fast", 10)), final.get(("lightly", 10))
@@ -188,7 +203,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=5, help="measurements on the way")
     parser.add_argument("--repetitions", type=int, default=3, help="rounds in which the paces are measured")
     parser.add_argument("--pace", type=Path, help="JSON of an earlier run of this script, whose paces are taken")
-    parser.add_argument("--out", type=Path, help="write everything here as JSON, after each run")
+    parser.add_argument("--out", type=Path, help="write everything here as JSON, after each run; what is there is kept")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -202,32 +217,56 @@ def main() -> None:
             raise SystemExit(f"unknown contender {name!r}; known: {', '.join(CONTENDERS)}")
         if name == "lightly" and not has_lightly():
             raise SystemExit("lightly is not there; python -m pip install lightly gives it")
-    paces: dict[str, list[float]] = {}
+    results: dict[str, Any] = {"threads": torch.get_num_threads(), "width": given.width, "paces": {}, "runs": []}
+    if given.out and given.out.exists():
+        results = earlier(given.out, given.width)
     if given.pace:
-        earlier = json.loads(given.pace.read_text())
-        paces = earlier["paces"]
-        if earlier["width"] != given.width or set(names) - set(paces):
-            raise SystemExit(f"{given.pace} has paces of width {earlier['width']} for {', '.join(paces)}")
-    else:
-        rounds = [
-            {name: ask({"pace": name}, given) for name in (names if i % 2 else reversed(names))}
-            for i in range(given.repetitions)
-        ]
-        for name in names:
-            stages = zip(*(found[name] for found in rounds), strict=True)
-            paces[name] = [statistics.median(stage) for stage in stages]
-            print(f"{name}: {', '.join(f'{seconds:.3f}' for seconds in paces[name])} s a step", flush=True)
-    results: dict[str, Any] = {"threads": torch.get_num_threads(), "width": given.width, "paces": paces, "runs": []}
+        results["paces"] = earlier(given.pace, given.width)["paces"] | results["paces"]
+    results["paces"] |= measured([name for name in names if name not in results["paces"]], given)
+    save(results, given.out)
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for name, minutes in wanted:
+            run = Run(name, minutes, seed)
+            if any(Run(*(done[key] for key in Run._fields)) == run for done in results["runs"]):
+                continue
             print(f"{name}, {minutes:g} minutes, seed {seed}", file=sys.stderr, flush=True)
-            found = ask({"run": Run(name, minutes, seed), "pace": paces[name]}, given)
+            found = ask({"run": run, "pace": results["paces"][name]}, given)
             results["runs"].append(found)
             curve = ", ".join(f"{point['minutes']:.1f} min {point['knn_top1']:.1f} %" for point in found["curve"])
             print(f"{name} {minutes:g} min, seed {seed}, {found['steps']} steps: {curve}", flush=True)
-            if given.out:
-                given.out.write_text(json.dumps(results, indent=1) + "\n")
+            save(results, given.out)
     print("\n".join(conclusions(results["runs"])))
+
+
+def save(results: dict[str, Any], path: Path | None) -> None:
+    if path:
+        write_text(path, json.dumps(results, indent=1) + "\n")
+
+
+def earlier(path: Path, width: int) -> dict[str, Any]:
+    """What an earlier command wrote, if it is of the same network."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        theirs = found["width"]
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit(f"{path} is not a file of this script; give another name") from None
+    if theirs != width:
+        raise SystemExit(f"{path} is of width {theirs}, not {width}; give another name, or --width {theirs}")
+    return found
+
+
+def measured(names: list[str], given: argparse.Namespace) -> dict[str, list[float]]:
+    """The paces of all, by turns: the median of each."""
+    rounds = [
+        {name: ask({"pace": name}, given) for name in (names if i % 2 else reversed(names))}
+        for i in range(given.repetitions)
+    ]
+    paces = {}
+    for name in names:
+        stages = zip(*(found[name] for found in rounds), strict=True)
+        paces[name] = [statistics.median(stage) for stage in stages]
+        print(f"{name}: {', '.join(f'{seconds:.3f}' for seconds in paces[name])} s a step", flush=True)
+    return paces
 
 
 def ask(task: dict[str, Any], given: argparse.Namespace) -> Any:

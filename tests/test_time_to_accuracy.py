@@ -68,13 +68,34 @@ def test_the_command_runs_on_a_small_copy_of_the_data_set(tmp_path: Path) -> Non
                 noise = np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8)
                 Image.fromarray(noise).save(folder / f"{i}.png")
     words = [sys.executable, str(BENCHMARKS / "time_to_accuracy.py"), str(tmp_path / "data"), "--width", "4"]
-    words += ["--run", "ours:0.01", "--run", "fast:0.01", "--points", "2", "--repetitions", "1"]
-    words += ["--out", str(tmp_path / "times.json")]
+    words += ["--run", "ours:0.01", "--points", "2", "--repetitions", "1", "--out", str(tmp_path / "times.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSVQ_HOME": str(tmp_path / "home")}
-    answer = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-    assert answer.returncode == 0, answer.stderr
+
+    def answer(*more: str) -> str:
+        found = subprocess.run([*words, *more], capture_output=True, text=True, env=environment, check=False)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    assert "ours after 0.01 minutes" in answer()
+    first = json.loads((tmp_path / "times.json").read_text())
+    assert "ours 0.01 min, seed 0" not in answer("--run", "growing:0.01")  # it is there, and not done again
     found = json.loads((tmp_path / "times.json").read_text())
-    assert [run["contender"] for run in found["runs"]] == ["ours", "fast"]
+    assert [run["contender"] for run in found["runs"]] == ["ours", "growing"]
+    assert found["runs"][0] == first["runs"][0]
+    assert found["paces"]["ours"] == first["paces"]["ours"]
     assert [len(run["curve"]) for run in found["runs"]] == [2, 2]
-    assert len(found["paces"]["fast"]) == 1  # one resolution, one pace
-    assert "fast after 0.01 minutes" in answer.stdout
+    assert [len(found["paces"][name]) for name in ("ours", "growing")] == [1, 3]  # a pace for each resolution
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"runs": []}'])
+def test_a_file_of_something_else_is_not_touched(module: Any, tmp_path: Path, text: str) -> None:
+    (tmp_path / "notes.json").write_text(text)
+    with pytest.raises(SystemExit, match="is not a file of this script"):
+        module.earlier(tmp_path / "notes.json", 16)
+
+
+def test_runs_of_another_width_are_not_mixed(module: Any, tmp_path: Path) -> None:
+    (tmp_path / "times.json").write_text('{"width": 4, "paces": {}, "runs": []}')
+    assert module.earlier(tmp_path / "times.json", 4)["runs"] == []
+    with pytest.raises(SystemExit, match="is of width 4, not 16"):
+        module.earlier(tmp_path / "times.json", 16)
