@@ -17,10 +17,10 @@ import msvq
 from msvq.cli import main
 from msvq.reproduce import running
 from msvq.reproduce import sweep as sweeping
-from msvq.reproduce.cells import Cell
+from msvq.reproduce.cells import Cell, Task
 from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.running import prepare, reproduce, show
-from msvq.reproduce.sweep import MANIFEST, Task, make_tasks
+from msvq.reproduce.sweep import MANIFEST, make_tasks
 from msvq.train.runlog import read_metrics
 from msvq.train.signals import Interrupted
 
@@ -126,7 +126,7 @@ def test_an_interrupted_sweep_leaves_a_table_of_what_is_finished(
 STAND_IN = """
 import json, os, pathlib, signal, time
 def stop(*_):
-    print(json.dumps({"state": "stopped", "reason": "", "seconds": 0.1}), flush=True)
+    print(json.dumps({"state": "stopped", "reason": ""}), flush=True)
     os._exit(0)
 signal.signal(signal.SIGTERM, stop)
 for line in sys.stdin:
@@ -140,7 +140,7 @@ for line in sys.stdin:
         time.sleep(0.01)
     for name in ("encoder.safetensors", "encoder.json", "report.html"):
         (run / name).touch()
-    print(json.dumps({"state": "finished", "reason": "", "seconds": 0.1}), flush=True)
+    print(json.dumps({"state": "finished", "reason": ""}), flush=True)
 """
 
 
@@ -150,7 +150,8 @@ def stand_in_tasks(out: Path, monkeypatch: pytest.MonkeyPatch, *methods: str) ->
     cells = [Cell("smoke", "patterns", method, (), 0) for method in methods]
     out.mkdir()
     (out / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
-    return make_tasks(out, [(cell, ()) for cell in cells]), SweepDisplay(Console(quiet=True), cells, [])
+    tasks = make_tasks(out, [(cell, ()) for cell in cells])
+    return tasks, SweepDisplay(Console(quiet=True), tasks)
 
 
 def test_a_cell_that_takes_its_process_down_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +171,9 @@ def test_an_interrupted_sweep_stops_its_cells_and_calls_none_failed(
     tasks, display = stand_in_tasks(out, monkeypatch, "msvq", "simsiam", "mocov2")
     begin = display.begin
 
-    def interrupt(cell: Cell, run: Path) -> None:
-        begin(cell, run)
-        if cell.method == "simsiam":
+    def interrupt(task: Task) -> None:
+        begin(task)
+        if task.cell.method == "simsiam":
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
     monkeypatch.setattr(display, "begin", interrupt)
@@ -258,8 +259,38 @@ def test_one_task_a_cell_whoever_asks_for_it(tmp_path: Path) -> None:
 def test_the_seconds_of_a_cell_add_up_over_its_continuations(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
     for state, reason in (("stopped", ""), ("failed", "no memory"), ("finished", "")):
-        sweeping.note(tmp_path, "a", {"state": state, "reason": reason, "seconds": 1.5})
-    assert sweeping.read_manifest(tmp_path)["cells"] == {"a": {"seconds": 4.5}}
+        sweeping.note(tmp_path, "a", 1.0)  # while it runs
+        sweeping.note(tmp_path, "a", 0.5, {"state": state, "reason": reason, "memory": 7})
+    assert sweeping.read_manifest(tmp_path)["cells"] == {"a": {"seconds": 4.5, "memory": 7}}
+
+
+def test_the_seconds_of_a_cell_are_written_down_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a sweep that is killed has lost no more than a minute of what its cells took."""
+    out = tmp_path / "sweep"
+    tasks, display = stand_in_tasks(out, monkeypatch, "simsiam")
+    monkeypatch.setattr(sweeping, "WRITE", 0.0)
+    noted: list[float] = []
+    monkeypatch.setattr(sweeping, "note", lambda out, cell, seconds, answer=None: noted.append(seconds))
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    started = time.monotonic()
+    with pytest.raises(Interrupted):
+        sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)
+    assert len(noted) > 2
+    assert sum(noted) == pytest.approx(time.monotonic() - started, abs=0.5)  # all of it, none of it twice
+
+
+def test_other_pictures_are_noticed_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "sweep"
+    earlier = out / "cells" / "patterns-ressl-s0"
+    earlier.mkdir(parents=True)
+    (out / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    (earlier / "environment.json").write_text('{"data_fingerprint": "of other pictures"}')
+    code, _, err = shell(capsys, "reproduce", "knn", "--scale", "smoke", "--methods", "msvq", "--out", out)
+    assert code == 2
+    assert "the cell patterns-ressl-s0 was trained on other pictures of patterns; give the --data-root" in err
+    assert not (out / "cells" / "patterns-msvq-s0").exists()
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -203,6 +203,20 @@ def is_finished(run: Path, protocols: Iterable[str] = ()) -> bool:
     return all((run / name).is_file() for name in files)
 
 
+@dataclass(frozen=True)
+class Task:
+    """A cell, where it goes, and what is measured after it."""
+
+    cell: Cell
+    run: Path
+    protocols: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return is_finished(self.run, self.protocols)
+
+
 def result_file(protocol: str) -> str:
     """Where in a run directory a measurement is."""
     return "eval/map.npz" if protocol == "map" else f"eval/{protocol}.json"

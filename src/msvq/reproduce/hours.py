@@ -9,15 +9,12 @@ from msvq.display import Display
 from msvq.measure.estimate import estimate
 from msvq.measure.machine import available_memory
 from msvq.measure.rehearsal import opened_scene
-from msvq.reproduce.cells import Cell, is_finished
-from msvq.reproduce.progress import share_done, total_steps
-from msvq.reproduce.sweep import Task
+from msvq.reproduce.cells import Cell, Task, is_finished
+from msvq.reproduce.progress import PROTOCOL_PASSES, share_done, total_steps
 from msvq.train.precision import resolve_device
 
 STEPS = 3  # that are timed
 REFERENCE = "msvq"  # the method that is timed; the others follow by their passes through the network
-LINEAR_EPOCHS = 100
-PROBE_PASSES = 2  # a probe takes the features of all pictures once, and fits: about as long as taking them twice
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,5 @@ def seconds_left(task: Task, reference: Reference, left: float) -> float:
     seconds = left * (step * total_steps(task.cell) + reference.evaluations * reference.evaluation)
     for protocol in task.protocols:
         if not is_finished(task.run, [protocol]):
-            times = {"linear": LINEAR_EPOCHS, "probe": PROBE_PASSES}.get(protocol, 1)
-            seconds += times * reference.whole * reference.evaluation
+            seconds += PROTOCOL_PASSES.get(protocol, 1) * reference.whole * reference.evaluation
     return seconds

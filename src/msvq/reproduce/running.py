@@ -1,7 +1,9 @@
 """`msvq reproduce`: a table or figure of the paper, from the runs to the comparison."""
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,12 +11,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from msvq.config import resolve
 from msvq.data.official import OFFICIAL, find_official, read_official
 from msvq.data.places import downloads
+from msvq.data.sources import open_dataset
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.measure.advice import duration
-from msvq.reproduce.cells import SCALES, Request, check_same, choose_datasets, find_scale
+from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale
 from msvq.reproduce.collect import Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
 from msvq.reproduce.formats import crossing_sentences, heading, notes, sections
@@ -22,7 +26,7 @@ from msvq.reproduce.hours import Planned, plan_tasks
 from msvq.reproduce.page import RESULTS, write_page, write_study
 from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.studies import STUDIES, choose_rows, find_study
-from msvq.reproduce.sweep import CELLS, Task, check_place, make_tasks, opened, read_manifest, run_tasks
+from msvq.reproduce.sweep import CELLS, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
 from msvq.train.signals import Interrupted
 
@@ -90,10 +94,11 @@ def reproduce(
     check_place(out, sweep.request.scale.name)
     left = [task for task in tasks if not task.is_finished]
     have_data({task.cell.dataset for task in left}, data_root, download=download, display=display)
+    for task in {task.cell.dataset: task for task in left}.values():  # one of each data set
+        check_pictures(out, task, data_root, display)
     with opened(out, sweep.request.scale.name, tasks):
-        finished = [task.cell for task in tasks if task.is_finished]
-        display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {len(finished)} of them finished, in {out}")
-        shown = SweepDisplay(console, [task.cell for task in tasks], finished)
+        display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {len(tasks) - len(left)} of them finished, in {out}")
+        shown = SweepDisplay(console, tasks)
         try:
             failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, display=shown)
         except Interrupted:
@@ -135,6 +140,28 @@ def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
         figures = draw_tsne(runs, path) if runs else []
     files = write_study(out, result, figures)
     return result, [write_page(out), *files]
+
+
+def check_pictures(out: Path, task: Task, data_root: Path | None, display: Display) -> None:
+    """Raise if cells of a task's data set were trained on other pictures than it would be."""
+    dataset = task.cell.dataset
+    known = {}
+    for path in (out / CELLS).glob(f"{dataset}-*/environment.json"):
+        with suppress(OSError, ValueError, TypeError):  # whoever reads that run says it better
+            known[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))["data_fingerprint"]
+    if not known:
+        return
+    settings = resolve(base=task.cell.settings().model_dump(mode="json"), data_root=data_root)
+    data = open_dataset(settings.data, display=display)
+    if data.stream is not None:
+        data.stream.workers.close()
+    other = next((cell for cell, pictures in known.items() if pictures != data.fingerprint()), None)
+    if other is not None:
+        where = "" if data_root is None else f" than {str(data_root)!r} has"
+        raise BadInput(
+            f"the cell {other} was trained on other pictures of {dataset}{where}; "
+            f"give the --data-root that it had, or another --out"
+        )
 
 
 def check_same_pictures(found: Mapping[Place, Measured]) -> None:

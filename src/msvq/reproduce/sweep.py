@@ -18,7 +18,7 @@ from msvq.data.workers import available_cores
 from msvq.directory import LOCK, locked
 from msvq.errors import BadInput
 from msvq.files import write_text
-from msvq.reproduce.cells import Cell, check_same, is_finished
+from msvq.reproduce.cells import Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
 from msvq.train.signals import Interrupted, Interruptions
 from msvq.version import __version__
@@ -26,21 +26,8 @@ from msvq.version import __version__
 MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
 LOOK = 0.5  # seconds between looks at how far the cells are
+WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
 GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
-
-
-@dataclass(frozen=True)
-class Task:
-    """A cell, where it goes, and what is measured after it."""
-
-    cell: Cell
-    run: Path
-    protocols: tuple[str, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether there is nothing left to do."""
-        return is_finished(self.run, self.protocols)
 
 
 def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[Task]:
@@ -89,12 +76,12 @@ def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
         yield
 
 
-def note(out: Path, cell: str, answer: Mapping[str, Any]) -> None:
-    """Write down what a cell took, all its continuations together, and why it failed if it did."""
+def note(out: Path, cell: str, seconds: float, answer: Mapping[str, Any] | None = None) -> None:
+    """Write down what a cell took since the last note, all together, and if it is over why it failed if it did."""
     manifest = read_manifest(out)
-    known = manifest["cells"].get(cell, {})
-    seconds = known.get("seconds", 0.0) + answer["seconds"]
-    failed = {"failed": answer["reason"]} if answer["state"] == "failed" else {}
+    known, answer = manifest["cells"].get(cell, {}), answer or {}
+    seconds += known.get("seconds", 0.0)
+    failed = {"failed": answer["reason"]} if answer.get("state") == "failed" else {}
     memory = max(known.get("memory") or 0, answer.get("memory") or 0)
     held = {"memory": memory} if memory else {}
     manifest["cells"][cell] = {"seconds": round(seconds, 1), **held, **failed}
@@ -107,11 +94,16 @@ class Worker:
 
     process: subprocess.Popen[str]
     task: Task | None = None
-    started: float = 0.0
+    noted: float = 0.0  # when the time it takes was last written down
+
+    def since_note(self) -> float:
+        """Seconds since the last note, which is now."""
+        before, self.noted = self.noted, time.monotonic()
+        return self.noted - before
 
     def give(self, order: Mapping[str, Any], task: Task) -> None:
         """Have it run a cell."""
-        self.task, self.started = task, time.monotonic()
+        self.task, self.noted = task, time.monotonic()
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
             self.process.stdin.write(json.dumps(order) + "\n")
@@ -166,13 +158,13 @@ class Pool:
             self.answers.put((worker, line))
         self.answers.put((worker, None))
 
-    def wait(self) -> tuple[Task, dict[str, Any]] | None:
-        """The next task that is over, with the answer, or nothing after a moment."""
+    def wait(self) -> tuple[Task, float, dict[str, Any]] | None:
+        """The next task that is over, its seconds since the last note and its answer; or nothing after a moment."""
         try:
             worker, line = self.answers.get(timeout=LOOK)
         except queue.Empty:
             return None
-        task, seconds = worker.task, time.monotonic() - worker.started
+        task, seconds = worker.task, worker.since_note()
         worker.task = None
         if line is None:
             self.workers.remove(worker)
@@ -180,9 +172,9 @@ class Pool:
             if task is None:
                 return None
             reason = f"its process ended with code {code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
-            return task, {"state": "failed", "reason": reason, "seconds": seconds}
+            return task, seconds, {"state": "failed", "reason": reason}
         assert task is not None
-        return task, json.loads(line)
+        return task, seconds, json.loads(line)
 
     @property
     def running(self) -> list[Task]:
@@ -224,7 +216,7 @@ def run_tasks(
             while waiting or pool.running:
                 while waiting and len(pool.running) < pool.jobs and stop.wanted is None:
                     task = waiting.pop(0)
-                    display.begin(task.cell, task.run)
+                    display.begin(task)
                     pool.start(task)
                 if stop.wanted is not None and not asked:
                     asked = True
@@ -232,14 +224,17 @@ def run_tasks(
                 if stop.wanted is not None and not pool.running:
                     break
                 over = pool.wait()
+                for worker in pool.workers:
+                    if worker.task is not None and time.monotonic() - worker.noted > WRITE:
+                        note(out, worker.task.cell.name, worker.since_note())
                 if over is not None:
-                    task, answer = over
+                    task, seconds, answer = over
                     if answer["state"] == "failed" and asked:
                         answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
-                    note(out, task.cell.name, answer)
+                    note(out, task.cell.name, seconds, answer)
                     if answer["state"] == "failed":
                         failed[task.cell.name] = answer["reason"]
-                    display.end(task.cell, answer)
+                    display.end(task, answer)
                 display.look()
         finally:
             pool.close()
