@@ -30,11 +30,8 @@ def total_steps(cell: Cell) -> int:
 
 def trained_on(cell: Cell) -> int:
     """How many pictures there are to train on."""
-    num, limit = (
-        OFFICIAL[cell.dataset].num_train if cell.dataset in OFFICIAL else PATTERNS_TRAIN,
-        cell.settings().data.limit,
-    )
-    return min(num, limit or num)
+    num = OFFICIAL[cell.dataset].num_train if cell.dataset in OFFICIAL else PATTERNS_TRAIN
+    return min(num, cell.settings().data.limit or num)
 
 
 def labelled(cell: Cell) -> int:

@@ -147,7 +147,7 @@ def check_pictures(out: Path, task: Task, data_root: Path | None, display: Displ
     dataset = task.cell.dataset
     known = {}
     for path in (out / CELLS).glob(f"{dataset}-*/environment.json"):
-        with suppress(OSError, ValueError, TypeError):  # whoever reads that run says it better
+        with suppress(OSError, ValueError, TypeError, KeyError):  # whoever reads that run says it better
             known[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))["data_fingerprint"]
     if not known:
         return
@@ -155,7 +155,8 @@ def check_pictures(out: Path, task: Task, data_root: Path | None, display: Displ
     data = open_dataset(settings.data, display=display)
     if data.stream is not None:
         data.stream.workers.close()
-    other = next((cell for cell, pictures in known.items() if pictures != data.fingerprint()), None)
+    ours = data.fingerprint()
+    other = next((cell for cell, pictures in known.items() if pictures != ours), None)
     if other is not None:
         where = "" if data_root is None else f" than {str(data_root)!r} has"
         raise BadInput(
