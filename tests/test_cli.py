@@ -130,7 +130,15 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
     short(out=tmp_path / "mine")
     answer = shell("demo", "--out", tmp_path / "mine")
     assert answer.code == 2
-    assert "holds a run already" in answer.err
+    assert "holds a run that the demo did not make; choose another --out" in answer.err
+    (tmp_path / "mine" / "environment.json").write_text("{")
+    answer = shell("demo", "--out", tmp_path / "mine")
+    assert answer.code == 2
+    assert "environment.json is damaged" in answer.err
+    (tmp_path / "demo" / "environment.json").unlink()  # killed while it replaced itself
+    for name in ("encoder.safetensors", "report.html", "checkpoints/best.ckpt"):
+        (tmp_path / "demo" / name).unlink(missing_ok=True)
+    assert shell("demo", "--out", tmp_path / "demo").code == 0
 
 
 @pytest.mark.parametrize(
@@ -142,6 +150,11 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         (["pretrain", "--out", "OUT", "--epochs", "x"], "Invalid value for '--epochs'"),
         (["pretrain", "--out", "OUT", "--method", "mocov9"], "unknown method 'mocov9'"),
         (["pretrain", "--out", "OUT", "--data", "pattern"], "unknown data set 'pattern'; did you mean 'patterns'?"),
+        (["pretrain", "--out", "OUT", "--data", "~nobody-of-that-name/photos"], "there is no file or folder '~nobody"),
+        (
+            ["pretrain", "--out", "OUT", "--set", "method.queue_size=100000000000000"],
+            "the networks and queues do not fit",
+        ),
         (["pretrain", "--out", "OUT", "--recipe", "demoo"], "unknown recipe 'demoo'; did you mean 'demo'?"),
         (["pretrain", "--out", "OUT", "--set", "train.lr=1"], "unknown setting train 'lr'"),
         (["pretrain", "--out", "OUT", "--epochs", "0"], "train.epochs: should be greater than or equal to 1, not 0"),

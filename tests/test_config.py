@@ -107,9 +107,16 @@ def test_without_a_recipe_the_data_sets_own_is_taken() -> None:
         (["train.epochs.more=1"], r"'epochs' has no keys below it"),
         (["train=3"], r"'train' is a whole section"),
         (["method={name: foo}"], r"'method' is a whole section"),
-        (["method.teacher_temp=.inf"], r"method.teacher_temp: should be less than"),
+        (["method.teacher_temp=.inf"], r"method.teacher_temp: should be a finite number"),
         (["method_defaults.msvk.temp=1"], r"unknown method in method_defaults 'msvk'"),
         (["train.base_lr=.nan"], r"train.base_lr: should be "),
+        (["train.warmup_epochs=.inf"], r"train.warmup_epochs: should be a finite number"),
+        (["train.seed=100000000000000000000"], r"train.seed: should be less than"),
+        (["train.epochs=2024-13-01"], r"--set train.epochs: '2024-13-01' is not a value"),
+        (["train.epochs=!!int abc"], r"--set train.epochs: '!!int abc' is not a value"),
+        (["method_defaults.msvq=3"], r"method_defaults.msvq is a block of keys, not 3"),
+        (["method.name=unmix", "method_defaults.mocov2=3"], r"method_defaults.mocov2 is a block of keys, not 3"),
+        (["backbone.name=[a]"], r"unknown backbone"),
     ],
 )
 def test_a_bad_setting_is_named(overrides: list[str], sentence: str) -> None:
@@ -126,6 +133,8 @@ def test_a_bad_setting_is_named(overrides: list[str], sentence: str) -> None:
         ("method: msvq", "are blocks of keys"),
         ("!!python/object/apply:os.system ['true']", "not valid YAML"),
         ("train: {epochs: 3}\nmodel: {}", "unknown setting 'model'"),
+        ("train: {epochs: 2024-13-01}", "not valid YAML"),
+        ("method_defaults: {msvq: 3}", "method_defaults.msvq is a block of keys"),
     ],
 )
 def test_a_bad_recipe_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -140,3 +149,8 @@ def test_unknown_recipes() -> None:
         read_recipe("cifar11")
     with pytest.raises(BadInput, match=r"there is no recipe file 'none\.yaml'"):
         read_recipe("none.yaml")
+
+
+def test_no_is_a_word_of_mocos_though_yaml_reads_it_as_false() -> None:
+    assert resolve(recipe="cifar10", method="mocov2", overrides=["method.symmetric=no"]).method["symmetric"] == "no"
+    assert METHODS["unmix"].check_options({"base_options": {"symmetric": False}})["base_options"]["symmetric"] == "no"

@@ -12,6 +12,7 @@ from rich.text import Text
 from msvq.data.folders import walk
 from msvq.data.official import OFFICIAL, Facts, find_official
 from msvq.data.places import downloads, packs
+from msvq.files import at_home
 
 # The files of an extracted archive, and how many bytes each has at least (its pixels).
 _FILES = {
@@ -81,6 +82,7 @@ def packed() -> list[dict[str, Any]]:
 
 def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> None:
     """Print the data sets and the packs."""
+    root = None if root is None else at_home(root)
     known, cached = catalogue(root), packed()
     if as_json:
         console.print_json(json.dumps({"known": known, "packed": cached}))

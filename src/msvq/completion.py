@@ -1,7 +1,6 @@
 """What only the data and the machine can decide, written into the settings, so that they repeat the run."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from msvq.data.inspection import fit_to_count
 from msvq.data.sources import absolute, is_path
 from msvq.data.store import DataSet
 from msvq.errors import BadInput
+from msvq.files import at_home
 from msvq.model.backbones import LIBRARY
 from msvq.own_code import is_code
 from msvq.train.precision import resolve_precision
@@ -46,9 +46,9 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
         )
     backbone = settings.backbone.for_size(data.size)
     if backbone.init is not None and backbone.init != LIBRARY:
-        backbone = backbone.model_copy(update={"init": str(Path(backbone.init).expanduser().absolute())})
+        backbone = backbone.model_copy(update={"init": str(at_home(backbone.init).absolute())})
     root = settings.data.root
-    place = {"source": absolute(settings.data.source), "root": None if root is None else root.expanduser().absolute()}
+    place = {"source": absolute(settings.data.source), "root": None if root is None else at_home(root).absolute()}
     sizes = {"size": data.size, "test_size": data.test_size}
     method = fill_facts(settings.method, {"num_classes": data.num_classes, "num_pictures": len(data.train)})
     return settings.model_copy(

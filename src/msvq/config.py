@@ -89,7 +89,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
         values = yaml.safe_load(text)
     except RecursionError:
         raise BadInput(f"recipe {str(recipe)!r} is nested too deeply to be one") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: what looks like a date and is none, for one
         place = getattr(error, "problem_mark", None)
         raise BadInput(
             f"recipe {str(recipe)!r} is not valid YAML{f' in line {place.line + 1}' if place else ''}"
@@ -164,7 +164,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {text!r}")
     try:
         return path.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise BadInput(f"--set {path.strip()}: {value!r} is not a value") from None
 
 
@@ -186,7 +186,9 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
     defaults = values.get("method_defaults") or {}
     if not isinstance(block, dict) or not isinstance(defaults, dict):
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
-    for key in defaults:
+    for key, options in defaults.items():
+        if options is not None and not isinstance(options, dict):
+            raise BadInput(f"method_defaults.{key} is a block of keys, not {options!r}")
         if key not in METHODS and not is_external(str(key)):
             raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")
@@ -210,14 +212,15 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
         if is_code(str(own)):
             raise not_allowed("backbone", str(own))
         return
-    if is_code(str(name)):  # it may be the same code in another place
-        register_backbone(str(name))
+    name = str(name)
+    if is_code(name):  # it may be the same code in another place
+        register_backbone(name)
     elif name != own:
         block.pop("init", None)
     if name not in RESNETS:
         block.pop("width", None)
         block.pop("stem", None)
-    block["name"] = str(name)
+    block["name"] = name
 
 
 def _fill_base(values: dict[str, Any]) -> None:

@@ -8,10 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.data.sources import open_dataset
+from msvq.directory import is_run
+from msvq.errors import BadInput
 from msvq.evaluate.knn import knn_accuracy
 from msvq.files import write_text
 from msvq.pretraining import pretrain
 from msvq.report.page import write_report
+from msvq.resuming import barely_begun
 from msvq.run import Run
 
 MADE_BY = "msvq demo"
@@ -23,8 +26,9 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     A run that the demo made is replaced; any other is left alone and refused.
     """
     console = console or Console()
-    environment = out / "environment.json"
-    own = environment.is_file() and json.loads(environment.read_text()).get("made_by") == MADE_BY
+    own = is_run(out) and (Run(out).environment().get("made_by") == MADE_BY or barely_begun(out))
+    if is_run(out) and not own:
+        raise BadInput(f"--out {str(out)!r} holds a run that the demo did not make; choose another --out")
     run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)
     scores = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
     rows = {

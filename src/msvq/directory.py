@@ -5,6 +5,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from msvq.launch import num_processes
 from msvq.version import __version__
 
 LOCK = ".lock"
+SECTIONS = ("data", "augment", "backbone", "method", "train", "evaluate", "analyze")  # of a run's config.yaml
 RUN_FILES = [
     "config.yaml",
     "environment.json",
@@ -67,13 +69,25 @@ def locked(out: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_run(out: Path) -> bool:
+    """Whether a directory is a run's: other programs have a config.yaml too, but not with all of our sections.
+
+    That is read from the lines alone, so that a run whose file is damaged somewhere is still one.
+    """
+    try:
+        text = (out / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
+
+
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
     if not out.is_dir() or not any(path.name != LOCK and not _is_temporary(path) for path in out.iterdir()):
         return
-    if not (out / "config.yaml").is_file():
+    if not is_run(out):
         raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
     if not overwrite:
         raise BadInput(

@@ -28,6 +28,14 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
+def at_home(path: str | Path) -> Path:
+    """With the home directory in place of `~`; `~name` of a user who is not there stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def no_room(place: Path, needed: int, what: str, ways: str) -> BadInput:
     """The error for a disk with too little space; `what`: what takes it, and `ways` out besides freeing some."""
     free = shutil.disk_usage(place).free

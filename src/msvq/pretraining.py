@@ -29,8 +29,9 @@ from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved
 from msvq.run import Run, load, save_encoder
 from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
+from msvq.train.checkpoint import sweep
 from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
-from msvq.train.limits import check_fit
+from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.listeners import Callback, Listeners
 from msvq.train.loggers import make_loggers
 from msvq.train.precision import resolve_device
@@ -81,21 +82,18 @@ def pretrain(
                 overwrite = overwrite or barely_begun(out)
             if resume and out.is_dir() and is_first():
                 held.enter_context(locked(out))
+                sweep(out / "checkpoints")
+        with agreeing():  # when the first process has put the checkpoints in order
             saved = open_saved(out, display) if resume else None
-            if saved is not None and auto_resume and saved.finished and epochs in (None, saved.settings.train.epochs):
+            begun = None if saved is None else saved.settings.model_dump(mode="json")
+            asked: dict[str, Any] = {"data": data, "data_root": data_root, "method": method, "backbone": backbone}
+            asked |= {"init": init, "overrides": overrides, "epochs": epochs, "seed": seed, "device": device}
+            asked |= {"precision": precision, "compile": compile}
+            over = saved if auto_resume and saved is not None and saved.finished else None
+            if over is not None and over.learns_the_same(resolve(base=begun, **asked)):
                 display.note(f"the run in {out} is finished already")
                 return load(out, backbone=backbone)
-            settings = resolve(
-                recipe=recipe,
-                base=saved.settings.model_dump(mode="json") if saved is not None and recipe is None else None,
-                data=data,
-                data_root=data_root,
-                method=method,
-                backbone=backbone,
-                init=init,
-                overrides=overrides,
-                **{"epochs": epochs, "seed": seed, "device": device, "precision": precision, "compile": compile},
-            )
+            settings = resolve(recipe=recipe, base=begun if recipe is None else None, **asked)
             check_source(settings.data.source)
             target = own_device(resolve_device(settings.train.device))
             if saved is None:
@@ -157,7 +155,8 @@ def prepare(
         settings, changes = fit_to_data(settings, len(pictures), keep=asked_for)
         notes += changes
     settings = complete(settings, dataset, target)
-    network = build_method(settings, dataset.size, None if start is None else start.weights)
+    with room_for_networks(torch.device("cpu")):
+        network = build_method(settings, dataset.size, None if start is None else start.weights)
     check_fit(network, settings.train.batch_size, settings.train.accumulate)
     for view in network.views:
         if view not in type(settings.augment).model_fields:

@@ -9,11 +9,12 @@ from pydantic import ValidationError
 from msvq.completion import check_unchanged
 from msvq.config import Settings, read_config
 from msvq.data.store import DataSet
+from msvq.directory import is_run
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.launch import is_first, num_processes
-from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint, sweep
+from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint
 
 
 class Saved(NamedTuple):
@@ -29,16 +30,22 @@ class Saved(NamedTuple):
         whole = all((self.path / name).is_file() for name in ("encoder.safetensors", "encoder.json", "report.html"))
         return bool(whole and self.state["step"] == self.state["total_steps"])
 
+    def learns_the_same(self, asked: Settings) -> bool:
+        """Whether these settings, made from the run's, ask for the training that it has had."""
+        keys = set(type(asked.train).model_fields) - {"device", "precision", "compile", "checkpoint_every", "log_every"}
+        ours, theirs = (settings.train.model_dump(include=keys) for settings in (self.settings, asked))
+        return ours == theirs and self.settings.method == asked.method
+
 
 def has_checkpoint(out: Path) -> bool:
     """Whether there is something to go on from."""
-    return (out / "config.yaml").is_file() and any((out / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
+    return is_run(out) and any((out / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
 
 
 def barely_begun(out: Path) -> bool:
     """Whether a run was started there and killed before it had anything to lose."""
     kept = ("encoder.safetensors", "report.html", "checkpoints/best.ckpt")
-    return (out / "config.yaml").is_file() and not any((out / name).exists() for name in kept)
+    return is_run(out) and not any((out / name).exists() for name in kept)
 
 
 def withdraw(out: Path) -> None:
@@ -53,8 +60,6 @@ def open_saved(out: Path, display: Display) -> Saved:
     if not (out / "config.yaml").is_file():
         raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
     written = read_config(out / "config.yaml")
-    if is_first():
-        sweep(out / "checkpoints")
     state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
     try:
         settings = Settings.model_validate(state["record"]["settings"])

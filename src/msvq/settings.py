@@ -10,7 +10,7 @@ from msvq.errors import BadInput, unknown
 class Section(BaseModel):
     """Settings that know their keys and types, and do not change once made. Each stands beside what it configures."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 def explain(error: ValidationError, known: Iterable[str], *, where: str = "") -> BadInput:

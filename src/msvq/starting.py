@@ -11,7 +11,7 @@ from torch import Tensor
 
 from msvq.config import Settings
 from msvq.errors import BadInput
-from msvq.files import write_atomically
+from msvq.files import at_home, write_atomically
 from msvq.model.backbones import LIBRARY, make_backbone
 from msvq.model.initial import Fit, fit, read_weights
 from msvq.model.libraries import library_weights
@@ -77,7 +77,7 @@ def find_start(settings: Settings, size: int, fetch: Fetch = library_weights) ->
     if source == LIBRARY:
         found = fetch_weights(settings.backbone.name, size, fetch)
     else:
-        source = str(Path(source).expanduser().absolute())
+        source = str(at_home(source).absolute())
         found = weights_at(Path(source))
     fitted = fit(own, found, f"--init {source}")
     weights = {name: _plain(value.to(own[name].dtype)) for name, value in fitted.weights.items()}

@@ -48,6 +48,9 @@ def study(
 ) -> dict[str, Any]:
     """Look at a trained method and write what is seen to RUN/eval. Returns what `analysis.json` holds."""
     folder, precision = run.path / "eval", settings.train.precision
+    if settings.train.accumulate > 1:  # as it was trained: what fitted into memory then, fits now
+        part = settings.train.batch_size // settings.train.accumulate
+        loader = Loader(loader.pictures, batch_size=part, seed=loader.seed, device=loader.device)
     suffix = "" if checkpoint == "last" else f"-{checkpoint}"
     encoder = method.encoder
     if data.has_labels:

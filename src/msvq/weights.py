@@ -12,6 +12,7 @@ from torch import nn
 
 from msvq.card import Feeding, misfit
 from msvq.errors import BadInput
+from msvq.files import at_home
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
@@ -120,7 +121,7 @@ def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
         if not found:
             raise BadInput(f"{run.path} has no encoder yet; finish the run with --resume")
         return found[0]
-    path = Path(checkpoint).expanduser()
+    path = at_home(checkpoint)
     if not path.is_file():
         raise BadInput(f"there is no checkpoint {checkpoint!r}; give last, best or the path of a file")
     if path.suffix not in (".ckpt", ".safetensors"):

@@ -19,8 +19,10 @@ from msvq.analyze.health import (
     teacher_distances,
     uniformity,
 )
+from msvq.analyze.monitor import AnalysisMonitor, AnalyzeSettings
 from msvq.data.store import Pictures
 from msvq.methods import METHODS
+from msvq.methods.base import Sight
 from msvq.model import relations
 from msvq.model.losses import unit
 from msvq.model.queue import Queue
@@ -175,3 +177,29 @@ def test_the_monitor_looks_behind_the_projector(tiny: MakeMethod, name: str) -> 
     assert values["embedding_rank"] == pytest.approx(effective_rank(embeddings), rel=1e-3)
     assert values["embedding_spread"] == pytest.approx(spread(embeddings), rel=1e-4)
     assert values["alignment"] == 4
+
+
+def test_an_audit_is_of_one_epoch() -> None:
+    """A run that goes on with another cadence may leave part of an audit behind: it is not mixed with the next."""
+
+    def watch(every: int) -> AnalysisMonitor:
+        health = HealthMonitor(blank(8), every=every, epochs=10, features=lambda encoder, some: torch.randn(8, 4))
+        return AnalysisMonitor(health, AnalyzeSettings(batches=2), steps_per_epoch=4)
+
+    def sight() -> Sight:
+        return Sight("view2", unit(torch.randn(2, 4)), unit(torch.randn(6, 4)), torch.zeros(6, dtype=torch.int64), 0.1)
+
+    first = watch(1)
+    assert [step for step in range(8) if first.wants(step)] == [2, 3, 6, 7]
+    assert first.wants(14)  # the fourth epoch's
+    first.observe([sight()], torch.zeros(2, dtype=torch.int64))
+    assert first.audit.result()["num_samples"] == 2
+    second = watch(3)  # the fourth is not looked at any more, the sixth is
+    second.load_state_dict(first.state_dict())
+    assert second.audit.result()["num_samples"] == 2
+    assert not second.wants(15)
+    assert second.wants(22)
+    assert second.audit.result()["num_samples"] == 0
+    second.observe([sight()], torch.zeros(2, dtype=torch.int64))
+    assert second.wants(23)
+    assert second.audit.result()["num_samples"] == 2  # of the same epoch, it goes on

@@ -155,6 +155,8 @@ def test_the_base_is_completed_in_the_settings() -> None:
     assert options["base_options"]["queue_size"] == 64
     assert options["base_options"]["temp"] == 0.1  # Un-Mix's own for MoCo
     assert options["base_options"].keys() == METHODS["mocov2"].hyperparameters().keys()
+    assert UnMix.check_options({"through": "whole"})["base_options"]["temp"] == 0.1
+    assert UnMix.check_options({"through": "whole", "base_options": {"temp": 0.2}})["base_options"]["temp"] == 0.2
 
 
 def test_the_bases_momentum_schedule_goes_on() -> None:

@@ -17,7 +17,7 @@ from msvq.report.curves import smooth
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet
 from msvq.report.records import read_record
-from msvq.report.tables import confused_pairs, confusion
+from msvq.report.tables import comparison, confused_pairs, confusion
 
 
 @pytest.fixture
@@ -173,6 +173,20 @@ def test_confused_pairs() -> None:
     pairs = confused_pairs([[8, 2, 0], [5, 4, 1], [0, 0, 9]], ["a", "b", "c"])
     assert [(p["truth"], p["guess"], p["count"]) for p in pairs] == [("b", "a", 5), ("a", "b", 2), ("b", "c", 1)]
     assert pairs[0]["share"] == 0.5
+
+
+def test_results_that_do_not_stand_for_the_run_are_not_taken_for_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", names=("cat", "dog"))
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    other = {**knn, "class_names": ["x", "y"], "transfer": True, "data": "other"}
+    (run / "eval" / "knn-on-other.json").write_text(json.dumps(other))  # comes before knn.json
+    assert confusion(read_record(run))["names"] == ["cat", "dog"]
+    linear = json.loads((run / "eval" / "linear.json").read_text())
+    for step, counts in ((99, True), (33, False)):  # the run has 99 steps: after 33 it was another encoder
+        (run / "eval" / "linear.json").write_text(json.dumps({**linear, "step": step}))
+        record = read_record(run)
+        assert ("top1" in record.result("linear")) == counts
+        assert ("linear" in comparison([record])["columns"]) == counts
 
 
 def test_many_classes_are_a_list_of_pairs(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from msvq.reproduce.cells import Cell, Task
 from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.running import prepare, reproduce, show
 from msvq.reproduce.sweep import MANIFEST, make_tasks
+from msvq.reproduce.worker import Held
 from msvq.train.runlog import read_metrics
 from msvq.train.signals import Interrupted
 
@@ -41,7 +42,10 @@ def wait_for(cell: Path, steps: int, process: "subprocess.Popen[bytes]") -> None
         time.sleep(0.05)
 
 
-def test_a_sweep_is_killed_half_way_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_killed_half_way_and_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("msvq.data.sources.PATTERNS_TEST", 2_000)  # as the child processes have it
     out = tmp_path / "sweep"
     cells = {row: out / "cells" / f"patterns-{row}-s0" for row in ROWS}
     words = ["reproduce", "linear", "--scale", "smoke", "--methods", ",".join(ROWS), "--out", str(out)]
@@ -184,6 +188,41 @@ def test_an_interrupted_sweep_stops_its_cells_and_calls_none_failed(
     assert all("failed" not in facts for facts in sweeping.read_manifest(out)["cells"].values())
 
 
+def test_a_process_that_somebody_stops_fails_its_cell_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "sweep"
+    tasks, display = stand_in_tasks(out, monkeypatch, "simsiam", "msvq")
+    start = sweeping.Pool.start
+
+    def watched(pool: sweeping.Pool, task: Task) -> None:
+        start(pool, task)
+        if task.cell.method == "simsiam":
+            threading.Timer(0.5, pool.workers[0].process.terminate).start()
+
+    monkeypatch.setattr(sweeping.Pool, "start", watched)
+    failed = sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)
+    assert failed == {"patterns-simsiam-s0": "its process was stopped by another; it is saved"}
+    assert tasks[1].is_finished
+
+
+def test_memory_is_that_of_training_without_evaluations() -> None:
+    def after(*kinds: str) -> int | None:
+        for kind in kinds:
+            held({"kind": kind})
+        return held.most
+
+    held = Held(torch.device("cpu"))
+    assert after("step", "eval") is None
+    without = after("epoch") or 0
+    block = torch.ones(2**26)  # 256 MB, of an evaluation
+    del block
+    assert (after("eval", "epoch") or 0) < without + 2**27
+    block = torch.ones(2**26)
+    assert (after("epoch") or 0) > without + 2**27
+    del block
+
+
 def test_a_failed_cell_is_told_and_the_exit_code_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,7 +300,7 @@ def test_the_seconds_of_a_cell_add_up_over_its_continuations(tmp_path: Path) -> 
     for state, reason in (("stopped", ""), ("failed", "no memory"), ("finished", "")):
         sweeping.note(tmp_path, "a", 1.0)  # while it runs
         sweeping.note(tmp_path, "a", 0.5, {"state": state, "reason": reason, "memory": 7})
-    assert sweeping.read_manifest(tmp_path)["cells"] == {"a": {"seconds": 4.5, "memory": 7}}
+    assert sweeping.read_manifest(tmp_path)["cells"] == {"a": {"seconds": 4.5, "training_memory": 7}}
 
 
 def test_the_seconds_of_a_cell_are_written_down_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from faults.small import differences
 import msvq
 from msvq.cli import main
 from msvq.cli.training import how_to_go_on
+from msvq.config import Settings
 from msvq.train.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
 from msvq.train.runlog import RunLog
 from msvq.train.signals import Interruptions
@@ -154,8 +155,8 @@ def test_a_second_signal_stops_at_once() -> None:
 def test_how_to_go_on_names_what_has_to_be_named(tmp_path: Path) -> None:
     assert how_to_go_on(tmp_path / "x", None).startswith("nothing was trained yet")
     (tmp_path / "x y" / "checkpoints").mkdir(parents=True)
-    for name in ("config.yaml", "checkpoints/last.ckpt"):
-        (tmp_path / "x y" / name).touch()
+    (tmp_path / "x y" / "checkpoints" / "last.ckpt").touch()
+    (tmp_path / "x y" / "config.yaml").write_text(Settings().to_yaml())
     words = f"continue with: msvq pretrain --out '{tmp_path}/x y' --resume"
     assert how_to_go_on(tmp_path / "x y", "msvq") == words
     assert how_to_go_on(tmp_path / "x y", "mine.py:Mine") == f"{words} --method mine.py:Mine"
@@ -193,7 +194,48 @@ def test_auto_resume_starts_goes_on_and_leaves_a_finished_run_alone(
         codes.append(ended.value.code)
     assert codes == [130, 130, 0, 0]
     assert "is finished already" in capsys.readouterr().out
+    for key in ("train.seed", "method.output_dim"):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--set", f"{key}=7"])
+        assert ended.value.code == 2
+        assert f"another {key}" in capsys.readouterr().err
     assert [line["step"] for line in msvq.load(out).metrics() if line["kind"] == "step"] == list(range(1, 21))
+
+
+def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path) -> None:
+    run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
+    longer = msvq.pretrain(out=run.path, auto_resume=True, overrides=["train.epochs=2"])
+    assert longer.metrics()[-1]["step"] == 20
+
+
+@pytest.mark.parametrize("words", [{"auto_resume": True}, {"overwrite": True}])
+def test_another_programs_folder_is_left_alone(tmp_path: Path, words: dict[str, bool]) -> None:
+    """It has a config.yaml too, and folders with our names."""
+    (tmp_path / "config.yaml").write_text("data: {path: x}\ntrain: {lr: 1}\nmodel: {}\n")
+    for name in ("eval", "figures", "wandb"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "precious").write_text("years of work")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(msvq.BadInput, match="holds files that are not a run"):
+        msvq.pretrain(out=tmp_path, epochs=1, overrides=SMALL, **words)  # type: ignore[arg-type]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_interrupted_before_it_replaced_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("msvq.pretraining.open_in_turn", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main([*command(run.path, "--overwrite")[3:]])
+    assert ended.value.code == 130
+    said = capsys.readouterr().err
+    assert "nothing was changed" in said
+    assert "--resume" not in said
 
 
 def test_two_processes_cannot_write_to_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

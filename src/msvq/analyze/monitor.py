@@ -38,6 +38,7 @@ class AnalysisMonitor:
         self.health, self.warn = health, warn
         self.steps, self.first = steps_per_epoch, max(0, steps_per_epoch - settings.batches)
         self.audit = Audit()
+        self.audited: int | None = None  # the epoch that the audit is of
         self.history: list[dict[str, float]] = []
         self.state = "unknown"
 
@@ -46,8 +47,17 @@ class AnalysisMonitor:
         return self.health.due(epoch)
 
     def wants(self, step: int) -> bool:
-        """Whether the step, counted from 0, is one of the last of an epoch that is looked at."""
-        return step % self.steps >= self.first and self.due(step // self.steps + 1)
+        """Whether the step, counted from 0, is one of the last of an epoch that is looked at.
+
+        With the first of them the audit begins anew: an epoch that is no longer looked at, because the run goes on with
+        other settings, may have left a part of one.
+        """
+        epoch = step // self.steps + 1
+        wanted = step % self.steps >= self.first and self.due(epoch)
+        if wanted and epoch != self.audited:
+            self.audit.reset()
+            self.audited = epoch
+        return wanted
 
     def observe(self, sights: Sequence[Sight], labels: Tensor) -> None:
         """Audit the soft labels of a batch."""
@@ -73,12 +83,14 @@ class AnalysisMonitor:
 
     def state_dict(self) -> dict[str, Any]:
         """What was measured so far, and the audit as far as it is."""
-        return {"history": self.history, "state": self.state, "audit": self.audit.state_dict()}
+        audit = {"audit": self.audit.state_dict(), "audited": self.audited}
+        return {"history": self.history, "state": self.state, **audit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.history, self.state = list(state["history"]), state["state"]
         self.audit.load_state_dict(state["audit"])
+        self.audited = state.get("audited")
 
 
 def curves(audit: Mapping[str, Any]) -> dict[str, Any]:

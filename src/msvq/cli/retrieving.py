@@ -48,8 +48,8 @@ def embed(
 ) -> None:
     """Write the features of all pictures to a file, with their names and labels.
 
-    A command that was interrupted goes on when it is given again. Pictures that cannot be read are listed in
-    OUT.skipped.csv. Example: msvq embed runs/photos --data ~/photos --out photos.npz
+    A command that was interrupted goes on when it is given again. Pictures that cannot be read are listed beside
+    the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
     """
     from msvq.retrieve.embedding import embed as run_embed
     from msvq.retrieve.embedding import tell_skipped

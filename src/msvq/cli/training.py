@@ -105,6 +105,7 @@ def pretrain(
 
     if (resume or auto_resume) and overwrite:
         raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
+    before = _written(out)
     try:
         run = run_pretrain(
             out=out,
@@ -129,13 +130,21 @@ def pretrain(
         )
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
-        raise Stopped(
-            told + how_to_go_on(out, method, backbone), getattr(stop, "signal_number", signal.SIGINT)
-        ) from None
+        untouched = overwrite and not auto_resume and before is not None and before == _written(out)
+        way = "nothing was changed" if untouched else how_to_go_on(out, method, backbone)
+        raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_first():
         return
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _written(out: Path) -> int | None:
+    """When the run in `out` was started, if there is one."""
+    try:
+        return (out / "config.yaml").stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def how_to_go_on(out: Path, method: str | None, backbone: str | None = None) -> str:

@@ -3,11 +3,13 @@
 import os
 from pathlib import Path
 
+from msvq.files import at_home
+
 
 def home() -> Path:
     """`$MSVQ_HOME`, or `msvq` in the user's cache folder."""
     if chosen := os.environ.get("MSVQ_HOME"):
-        return Path(chosen).expanduser()
+        return at_home(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msvq"
 
 

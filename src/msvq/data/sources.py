@@ -22,6 +22,7 @@ from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Stream, Streamed
 from msvq.display import Display, printable
 from msvq.errors import BadInput, unknown
+from msvq.files import at_home
 from msvq.settings import Section
 
 Found = Listing | HubPictures | Splits
@@ -57,7 +58,7 @@ def check_source(source: str) -> None:
     """Raise if there is no such data set; costs nothing, so it comes before any work."""
     if source in SOURCES or source.startswith(PREFIX):
         return
-    path = Path(source).expanduser()
+    path = at_home(source)
     if not source or not path.exists():
         if path.name == source and not path.suffix:
             raise unknown("data set", source, SOURCES, more="or the path of a folder")
@@ -74,7 +75,7 @@ def absolute(source: str) -> str:
     """The source as it is written down: a path no longer depends on where the command ran."""
     if source in SOURCES or source.startswith(PREFIX):
         return source
-    return str(Path(source).expanduser().absolute())
+    return str(at_home(source).absolute())
 
 
 def locate(
@@ -93,13 +94,13 @@ def locate(
             train, test = _patterns(PATTERNS_TRAIN, seed=0), _patterns(PATTERNS_TEST, seed=1)
         return Splits(train, train, test, CLASS_NAMES)
     if source in OFFICIAL:
-        root = None if settings.root is None else settings.root.expanduser()
+        root = None if settings.root is None else at_home(settings.root)
         return read_official(source, root, download=download, display=display)
     if download:
         raise BadInput(f"--download fetches a known data set ({', '.join(OFFICIAL)}), not {source!r}")
     if source.startswith(PREFIX):
         return open_hub(source.removeprefix(PREFIX), use_labels=use_labels)
-    path = Path(source).expanduser().absolute()
+    path = at_home(source).absolute()
     if path.is_dir():
         return list_folder(path, use_labels=use_labels, whole=whole)
     if path.suffix.lower() in ARRAYS:
@@ -212,7 +213,7 @@ def open_files(settings: DataSettings, items: Listing | HubPictures, display: Di
 
 def _name(source: str) -> str:
     """What a person calls the data set."""
-    path = Path(source).expanduser()
+    path = at_home(source)
     return printable((path.stem if path.is_file() else path.name) or source)
 
 

@@ -16,6 +16,7 @@ from msvq.export.folder import backbone, write_folder
 from msvq.export.formats import check_format, make_plan
 from msvq.export.subject import Subject, read_subject
 from msvq.export.verify import verify
+from msvq.files import at_home
 from msvq.run import Run, load
 from msvq.version import __version__
 
@@ -55,7 +56,7 @@ def export_run(
     check_format(format)
     if not licence.strip() or one_line(licence) != licence:
         raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
-    out = Path(out).expanduser()
+    out = at_home(out)
     check_out(out, overwrite=overwrite)
     run = run if isinstance(run, Run) else load(run)
     if out.resolve() in [(run.path / name).resolve() for name in RUN_FOLDERS]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from msvq.files import at_home
+
 
 def forget_peak(device: torch.device) -> None:
     """Begin to measure the peak anew, where the system can, without what was freed and not given back."""
@@ -88,5 +90,5 @@ def _status(key: str) -> int | None:
 
 def free_disk(path: Path) -> int:
     """Free bytes where `path` would be; it need not exist."""
-    path = path.expanduser().absolute()
+    path = at_home(path).absolute()
     return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free

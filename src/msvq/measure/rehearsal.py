@@ -25,6 +25,7 @@ from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Stream, Streamed
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.files import at_home
 from msvq.methods import METHODS
 from msvq.pretraining import make_trainer
 from msvq.train.precision import resolve_device
@@ -110,9 +111,9 @@ def find_scene(settings: Settings, display: Display) -> Scene:
     check_source(source)
     arrays = source == "patterns" or Path(source).suffix.lower() in ARRAYS
     if source in OFFICIAL:
-        if root is not None and not root.expanduser().is_dir():
+        if root is not None and not at_home(root).is_dir():
             raise BadInput(f"--data-root {str(root)!r} is not a folder; leave it out to go on without the pictures")
-        place = find_official(source, None if root is None else root.expanduser())
+        place = find_official(source, None if root is None else at_home(root))
         if place is None or place.form == "archive":
             return _official(settings)
         arrays = place.form == "files" and source != "tinyimagenet"

@@ -86,7 +86,7 @@ class Method(nn.Module):
         `where` is how a mistake names the block.
         """
         keywords: dict[str, Any] = cls.hyperparameters()
-        schema = create_model(cls.__name__, __config__=ConfigDict(extra="forbid"), **keywords)
+        schema = create_model(cls.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **keywords)
         try:
             checked: dict[str, Any] = schema.model_validate(options).model_dump(mode="json")
         except ValidationError as error:

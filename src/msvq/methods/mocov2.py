@@ -3,8 +3,9 @@
 Paper: Improved Baselines with Momentum Contrastive Learning, arXiv 2003.04297.
 """
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Sight, Temperature, swapped
@@ -12,6 +13,9 @@ from msvq.model.heads import moco_head
 from msvq.model.losses import info_nce, unit
 from msvq.model.queue import Queue
 from msvq.model.teacher import Backbone, Network, Teacher
+
+# YAML reads a bare no as false.
+Symmetric = Annotated[Literal["no", "mean", "sum"], BeforeValidator(lambda given: "no" if given is False else given)]
 
 
 class Targets(NamedTuple):
@@ -42,7 +46,7 @@ class MoCoV2(Method):
         output_dim: Count = 128,
         bn_splits: Count = 8,
         shuffle: bool = True,
-        symmetric: Literal["no", "mean", "sum"] = "no",
+        symmetric: Symmetric = "no",
     ) -> None:
         super().__init__()
         head = moco_head(backbone.feature_dim, hidden_dim, output_dim)

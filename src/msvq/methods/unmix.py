@@ -113,11 +113,11 @@ def complete_base(base: str, options: Mapping[str, Any], *, symmetric: bool, thr
     wrappable = {name: kind for name, kind in METHODS.items() if all(hasattr(kind, verb) for verb in VERBS)}
     if base not in wrappable:
         raise unknown("base of unmix", base, wrappable)
+    own: dict[str, Any] = {"temp": 0.1} if base == "mocov2" else {}
     if through == "whole":
         if symmetric:
             raise BadInput("method.through 'whole' runs the base as it is; set method.base_options.symmetric instead")
-        return wrappable[base].check_options(options, where="method.base_options")
-    own: dict[str, Any] = {"temp": 0.1} if base == "mocov2" else {}
+        return wrappable[base].check_options({**own, **options}, where="method.base_options")
     has_directions = "symmetric" in wrappable[base].hyperparameters()
     if has_directions:
         own["symmetric"] = "no" if base == "mocov2" else False

@@ -65,11 +65,17 @@ class Record:
         whole = [line for line in self.metrics if line.get("kind") == "epoch" and line.get("epoch")]
         return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else 1.0
 
+    @property
+    def last_step(self) -> int:
+        """The last step that the log tells of."""
+        return max((line.get("step", 0) for line in self.metrics), default=0)
+
     def result(self, kind: str) -> Mapping[str, Any]:
         """The result of a kind of protocol as it stands for the run, or nothing.
 
-        It is of the last checkpoint, with all labels, on the run's own data; the frozen protocol comes before one that
-        was changed, and a changed one counts for kNN alone, whose k the number of labelled pictures may lower.
+        It is of the last checkpoint, after all steps, with all labels, on the run's own data; the frozen protocol comes
+        before one that was changed, and a changed one counts for kNN alone, whose k the number of labelled pictures
+        may lower.
         """
         own = [
             result
@@ -77,6 +83,7 @@ class Record:
             if result.get("kind") == kind
             and (result.get("labels", 1), result.get("checkpoint", "last")) == (1, "last")
             and not result.get("transfer")
+            and (result.get("step") or self.last_step) >= self.last_step
         ]
         own.sort(key=lambda result: bool(result.get("changes")))
         return next((result for result in own if kind == "knn" or not result.get("changes")), {})

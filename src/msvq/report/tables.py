@@ -33,7 +33,7 @@ def percent(value: Any) -> str:
 def result_rows(record: Record) -> list[dict[str, str]]:
     """One row for each protocol that was measured."""
     rows = []
-    last_step = max((line.get("step", 0) for line in record.metrics), default=0)
+    last_step = record.last_step
     for result in record.results:
         top1, num_seeds = percent(result.get("top1")), len(result.get("seeds") or [])
         if num_seeds > 1 and result.get("top1_std") is not None:
@@ -106,8 +106,8 @@ def comparison(records: Sequence[Record]) -> dict[str, Any]:
 
 def confusion(record: Record) -> dict[str, Any]:
     """The kNN confusion matrix: in full if it can be read, and always the pairs that are confused most."""
-    result = next((result for result in record.results if result.get("confusion")), None)
-    if result is None:
+    result = record.result("knn")
+    if not result.get("confusion"):
         return {}
     matrix: Sequence[Sequence[int]] = result["confusion"]
     names = [str(name) for name in result.get("class_names") or []]

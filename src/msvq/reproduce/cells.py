@@ -33,7 +33,7 @@ FOUND_OUT = {"data.size", "data.test_size", "backbone.stem", "method.num_classes
 PRECISION = "train.precision=fp32"  # the paper's, whatever is faster: numbers of different machines stand in one table
 
 # Forward passes of the teachers in a step; the MSVQ family has one for each soft label.
-TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 4}
+TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 3}
 
 
 @dataclass(frozen=True)

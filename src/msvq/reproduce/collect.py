@@ -33,7 +33,7 @@ class Measured:
     steps_per_epoch: float = 1.0
     seconds_per_picture: float | None = None  # of training steps alone
     seconds: float | None = None  # of the whole cell with its evaluations
-    memory: int | None = None  # most bytes that training held at once
+    memory: int | None = None  # most bytes that training held at once, without evaluations
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -118,7 +118,7 @@ def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
         steps_per_epoch=record.steps_per_epoch,
         seconds_per_picture=_seconds_per_picture(record),
         seconds=known.get("seconds"),
-        memory=known.get("memory"),
+        memory=known.get("training_memory"),
         machine={key: record.environment[key] for key in MACHINE if key in record.environment},
     )
 

@@ -17,6 +17,7 @@ from msvq.data.places import downloads
 from msvq.data.sources import open_dataset
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.files import at_home
 from msvq.measure.advice import duration
 from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale
 from msvq.reproduce.collect import Measured, Place, gather
@@ -110,7 +111,7 @@ def reproduce(
 
 def have_data(datasets: set[str], data_root: Path | None, *, download: bool, display: Display) -> None:
     """Raise if a data set is not there, and say how to get it; or fetch it, once, before the cells start."""
-    root = None if data_root is None else data_root.expanduser()
+    root = None if data_root is None else at_home(data_root)
     if root is not None and not root.is_dir() and not download:
         raise BadInput(f"--data-root {str(data_root)!r} is not a folder")
     for name in sorted(datasets & set(OFFICIAL)):

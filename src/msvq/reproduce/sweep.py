@@ -82,8 +82,8 @@ def note(out: Path, cell: str, seconds: float, answer: Mapping[str, Any] | None 
     known, answer = manifest["cells"].get(cell, {}), answer or {}
     seconds += known.get("seconds", 0.0)
     failed = {"failed": answer["reason"]} if answer.get("state") == "failed" else {}
-    memory = max(known.get("memory") or 0, answer.get("memory") or 0)
-    held = {"memory": memory} if memory else {}
+    memory = max(known.get("training_memory") or 0, answer.get("memory") or 0)
+    held = {"training_memory": memory} if memory else {}
     manifest["cells"][cell] = {"seconds": round(seconds, 1), **held, **failed}
     write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
@@ -95,6 +95,7 @@ class Worker:
     process: subprocess.Popen[str]
     task: Task | None = None
     noted: float = 0.0  # when the time it takes was last written down
+    leaves: bool = False  # it was stopped, and takes no more
 
     def since_note(self) -> float:
         """Seconds since the last note, which is now."""
@@ -122,7 +123,7 @@ class Pool:
 
     def start(self, task: Task) -> None:
         """Begin a task in a process that has none."""
-        worker = next((one for one in self.workers if one.task is None), None) or self._more()
+        worker = next((one for one in self.workers if one.task is None and not one.leaves), None) or self._more()
         order = {
             "cell": asdict(task.cell),
             "out": str(task.run),
@@ -174,7 +175,9 @@ class Pool:
             reason = f"its process ended with code {code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
             return task, seconds, {"state": "failed", "reason": reason}
         assert task is not None
-        return task, seconds, json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        worker.leaves = answer["state"] == "stopped"
+        return task, seconds, answer
 
     @property
     def running(self) -> list[Task]:
@@ -231,6 +234,8 @@ def run_tasks(
                     task, seconds, answer = over
                     if answer["state"] == "failed" and asked:
                         answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
+                    elif answer["state"] == "stopped" and not asked:
+                        answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
                     note(out, task.cell.name, seconds, answer)
                     if answer["state"] == "failed":
                         failed[task.cell.name] = answer["reason"]

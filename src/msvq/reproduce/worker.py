@@ -10,11 +10,13 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
@@ -30,6 +32,7 @@ from msvq.pretraining import pretrain
 from msvq.reproduce.cells import SCALES, Cell, is_finished
 from msvq.run import Run
 from msvq.train.precision import resolve_device
+from msvq.train.signals import Interruptions
 from msvq.weights import load_encoder
 
 MADE_BY = "msvq reproduce"
@@ -40,7 +43,7 @@ MAP_PICTURES = 500  # of the figure, where a run has drawn no map itself
 def run_cell(order: dict[str, Any], console: Console) -> int | None:
     """Train a cell, or go on with it, and measure what is wanted and not there yet.
 
-    Returns the most bytes that training held at once, if it trained and the system tells.
+    Returns the most bytes that training held at once, without evaluations, if it trained and the system tells.
     """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root = Path(order["out"]), order["data_root"]
@@ -49,10 +52,8 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
         with suppress(Timeout):  # what is wrong then, the run itself says better
             lock.acquire(timeout=PATIENCE)
         lock.release()
-    run, memory = Run(out), None
+    run, held = Run(out), Held(resolve_device(cell.settings().train.device))
     if not is_finished(out):
-        device = resolve_device(cell.settings().train.device)
-        forget_peak(device)
         run = pretrain(
             out=out,
             recipe=SCALES[cell.scale].recipe_of(cell.dataset),
@@ -64,8 +65,8 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
             auto_resume=True,
             console=console,
             made_by=MADE_BY,
+            callbacks=[held],
         )
-        memory = peak_memory(device)
     for protocol in order["protocols"]:
         if is_finished(out, [protocol]):
             continue
@@ -73,7 +74,23 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
             draw_map(run, data_root, Display(console))
         else:
             evaluate(run, protocol=protocol, data_root=data_root, display=Display(console))
-    return memory
+    return held.most
+
+
+class Held:
+    """The most memory that training held at once, without evaluations: it listens to a run's log."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.most: int | None = None
+        forget_peak(device)
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """An epoch ends with a line, before it is evaluated; the evaluation ends with another."""
+        if line["kind"] == "eval":
+            forget_peak(self.device)
+        elif line["kind"] == "epoch":
+            self.most = max(self.most or 0, peak_memory(self.device) or 0) or None
 
 
 def draw_map(run: Run, data_root: str | None, display: Display) -> None:
@@ -144,6 +161,7 @@ def main() -> None:
     """The process: orders on standard input, answers on what was standard output; prints go to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    Interruptions.echoes = True  # a stop of all processes at once comes from outside and from the sweep
     signal.signal(signal.SIGTERM, _stop)  # a run that trains saves itself first; what comes after it is done again
     with suppress(KeyboardInterrupt):  # asked to stop while it had nothing to do
         serve(sys.stdin, answers)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from msvq.display import Advance, printable
 from msvq.errors import BadInput
+from msvq.files import at_home
 from msvq.retrieve.source import Positions, Source
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]
@@ -147,7 +148,7 @@ def check_file(option: str, path: Path, endings: Sequence[str]) -> None:
 
 def check_apart(option: str, path: Path, data: str) -> None:
     """Raise if a file to write is the one that the pictures come from."""
-    read = Path(data).expanduser()
+    read = at_home(data)
     if path.is_file() and read.is_file() and path.samefile(read):
         raise BadInput(f"{option}: {str(path)!r} is the file that --data reads, and would be lost; choose another name")
 

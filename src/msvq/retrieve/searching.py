@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from msvq.data.workers import Workers
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.files import at_home
 from msvq.retrieve.encoder import Embedder, open_embedder
 from msvq.retrieve.formats import check_file
 from msvq.retrieve.index import Index, open_index, unit_rows
@@ -116,7 +117,7 @@ def search(
 
 def _find(query: str, source: Source) -> Path | int:
     """The file that a query names, or the position of the picture of that name."""
-    path = Path(query).expanduser()
+    path = at_home(query)
     if path.is_file():
         return path
     try:

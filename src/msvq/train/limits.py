@@ -62,6 +62,20 @@ def wait(method: nn.Module, *, teachers: bool, queues: bool) -> None:
 
 
 @contextmanager
+def room_for_networks(device: torch.device) -> Iterator[None]:
+    """Turn a failed request for memory, while a method is built, into a sentence that says what to lower."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"the networks and queues do not fit into the memory of {device}; lower backbone.width, method.queue_size "
+            f"or the method's other sizes"
+        ) from error
+
+
+@contextmanager
 def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Iterator[None]:
     """Turn a failed request for memory into a sentence that says what to lower."""
     try:

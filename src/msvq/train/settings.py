@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator
 
 from msvq.settings import Section
@@ -35,12 +35,13 @@ class TrainSettings(Section):
     warmup_epochs: Annotated[float, Ge(0)] = 5  # in which the rate rises from 0, step by step
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     decay_norm_and_bias: bool = True  # whether batch norm and biases decay too
-    # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch;
-    # batch norm, and losses that contrast the pictures of a batch with each other, see one part at a time.
+    # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch
+    # (but for the queues of methods that store before they compare: once a part); batch norm, and losses that contrast
+    # the pictures of a batch with each other, see one part at a time.
     accumulate: Annotated[int, Ge(1)] = 1
     compile: bool = False  # compile the networks: one to three minutes of waiting, then faster steps on some machines
     device: str = "auto"  # cpu, cuda, cuda:1, mps; auto: the best there is
     precision: Precision = "auto"  # auto: bf16 where native, fp16 on CUDA devices without it, else fp32
     checkpoint_every: Annotated[int | str, AfterValidator(_cadence)] = "5m"  # steps, or a time: 30s, 5m, 2h
     log_every: Annotated[int, Ge(1)] = 10  # steps
-    seed: Annotated[int, Ge(0)] = 0  # of all randomness
+    seed: Annotated[int, Ge(0), Lt(2**63)] = 0  # of all randomness

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from msvq.launch import num_processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ECHO = 5.0  # seconds in which torchrun passes on to its processes a signal that they have had from the terminal already
+ECHO = 5.0  # seconds in which torchrun, or a sweep, passes on a signal that its processes may have had themselves
 
 
 class Interrupted(KeyboardInterrupt):
@@ -24,6 +24,8 @@ class Interrupted(KeyboardInterrupt):
 
 class Interruptions:
     """While entered, SIGINT and SIGTERM only note that a stop is wanted; a second one is a KeyboardInterrupt."""
+
+    echoes: ClassVar[bool] = False  # whether who started this process passes on signals that it may have had already
 
     def __init__(self, announce: Callable[[str], None] = lambda sentence: None) -> None:
         self.announce = announce
@@ -45,7 +47,7 @@ class Interruptions:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.wanted is not None:
-            if num_processes() > 1 and time.monotonic() - self._since < ECHO:
+            if (self.echoes or num_processes() > 1) and time.monotonic() - self._since < ECHO:
                 return
             raise KeyboardInterrupt
         self.wanted, self._since = number, time.monotonic()
