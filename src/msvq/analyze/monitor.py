@@ -54,9 +54,9 @@ class AnalysisMonitor:
         """
         epoch = step // self.steps + 1
         wanted = step % self.steps >= self.first and self.due(epoch)
-        if wanted and epoch != self.audited:
+        if wanted and self.audited not in (None, epoch):
             self.audit.reset()
-            self.audited = epoch
+        self.audited = epoch if wanted else self.audited
         return wanted
 
     def observe(self, sights: Sequence[Sight], labels: Tensor) -> None:
