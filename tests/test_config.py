@@ -154,3 +154,13 @@ def test_unknown_recipes() -> None:
 def test_no_is_a_word_of_mocos_though_yaml_reads_it_as_false() -> None:
     assert resolve(recipe="cifar10", method="mocov2", overrides=["method.symmetric=no"]).method["symmetric"] == "no"
     assert METHODS["unmix"].check_options({"base_options": {"symmetric": False}})["base_options"]["symmetric"] == "no"
+
+
+@pytest.mark.parametrize("recipe", PAPER)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_the_data_sets_momentum_and_queue(recipe: str, method: str) -> None:
+    momentum, queue_size = (0.996, 16384) if recipe in ("stl10", "tinyimagenet") else (0.99, 4096)
+    options = resolve(recipe=recipe, method=method).method_options
+    for block in (options, options.get("base_options", {})):
+        assert block.get("momentum", momentum) == block.get("momentum1", momentum) == momentum
+        assert block.get("queue_size", queue_size) == queue_size

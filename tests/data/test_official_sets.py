@@ -268,3 +268,12 @@ def test_download_replaces_a_damaged_archive(served: Path, tmp_path: Path) -> No
     archive = official.OFFICIAL["cifar10"].archive
     (tmp_path / archive.name).write_bytes(b"half of it")
     assert len(open_dataset(DataSettings(source="cifar10", root=tmp_path), download=True).train) == 100
+
+
+def test_the_papers_normalisation() -> None:
+    assert {name: (facts.mean, facts.std) for name, facts in official.OFFICIAL.items()} == {
+        "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        "stl10": ((0.4408, 0.4279, 0.3867), (0.2682, 0.2610, 0.2686)),
+        "tinyimagenet": ((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
+    }

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.data.patterns import make_patterns
+from msvq.data.store import DataSet, Pictures
 from msvq.evaluate import knn
 from msvq.evaluate.features import extract_features
-from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores
+from msvq.evaluate.knn import EvaluateSettings, KnnMonitor, knn_accuracy, knn_predict, knn_scores
 from msvq.evaluate.neighbours import choose_queries, nearest
 from msvq.model.backbones import ResNet
 
@@ -190,3 +192,24 @@ def test_nearest_comes_first() -> None:
     query = torch.tensor([[0.1, 0.9, 0.5, 0.0]])
     assert nearest(bank, query, 3).tolist() == [[1, 2, 0]]
     assert nearest(bank, query, 2, own=torch.tensor([1])).tolist() == [[2, 0]]  # not the picture itself
+
+
+def test_held_out_pictures_are_not_in_their_bank_and_the_best_stays() -> None:
+    images = np.zeros((40, 8, 8, 3), np.uint8)
+    images[:, 0, 0, 0] = np.arange(40)
+    pictures = Pictures(images, np.arange(40, dtype=np.int64) % 4)
+    data = DataSet("x", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
+
+    def features(encoder: Any, some: Pictures) -> Tensor:
+        found: Tensor = encoder[torch.from_numpy(some.take(range(len(some)))[:, 0, 0, 0].astype(np.int64))]
+        return found
+
+    def measured(encoder: Tensor, epoch: int) -> Any:
+        return monitor.measure(SimpleNamespace(encoder=encoder), epoch)  # type: ignore[arg-type]
+
+    monitor = KnnMonitor(data, EvaluateSettings(knn_k=1), epochs=3, features=features)
+    first = measured(torch.eye(40), 1)  # each is like itself alone
+    assert first["knn_top1"] == first["knn_top1_best"] == 100
+    assert first["knn_top1_val"] <= 50  # it would be 100 if a held-out picture found itself
+    second = measured(torch.ones(40, 40), 2)
+    assert second["knn_top1"] < second["knn_top1_best"] == 100

@@ -19,6 +19,7 @@ from msvq.evaluate.labels import stratified
 from msvq.evaluate.linear import LinearResult, LinearSettings, linear_evaluation, new_head
 from msvq.evaluate.scores import Scores
 from msvq.model.backbones import ResNet
+from msvq.protocols import PROTOCOLS
 
 CPU = torch.device("cpu")
 COLOURS = np.array([(250, 10, 10), (10, 250, 10), (10, 10, 250)])
@@ -65,7 +66,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert (settings.epochs, settings.batch_size, settings.weight_decay) == (100, 256, 0)
     assert settings.view.crop_area == (0.08, 1.0) and settings.view.flip == 0.5
     assert (settings.view.jitter_p, settings.view.grey_p, settings.view.blur_p) == (0, 0, 0)
-    assert module.SEED == 1337
+    assert module.SEED == PROTOCOLS["linear"].first_seed == 1337
 
 
 @pytest.mark.parametrize(
@@ -141,10 +142,10 @@ def test_the_backbone_is_in_eval_mode_and_needs_no_gradient_while_the_classifier
 
 
 class Flat(nn.Module):
-    """Every picture has the feature 1, whatever it is."""
+    """Every picture has the feature 2, whatever it is: normalised, it would be 1."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.new_ones(len(x), 1)
+        return x.new_full((len(x), 1), 2.0)
 
 
 def test_steps_are_nesterovs_by_hand() -> None:
@@ -155,9 +156,9 @@ def test_steps_are_nesterovs_by_hand() -> None:
     velocity = [torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)]
     for step in range(3):
         rate = 0.35 * (1 + math.cos(math.pi * step / 3))
-        error = (weight + bias).softmax(0) - 1 / 3  # two pictures of each of the three classes
-        for number, parameter in enumerate((weight, bias)):
-            gradient = error + 0.1 * parameter
+        error = (2 * weight + bias).softmax(0) - 1 / 3  # two pictures of each of the three classes
+        for number, (parameter, feature) in enumerate(((weight, 2.0), (bias, 1.0))):
+            gradient = feature * error + 0.1 * parameter
             velocity[number] = 0.9 * velocity[number] + gradient
             parameter -= rate * (gradient + 0.9 * velocity[number])
     torch.testing.assert_close(result.head.weight[:, 0].detach(), weight.float())

@@ -81,6 +81,9 @@ class TestMoCoV2:
             stepped = copy.deepcopy(method)
             assert stepped(batch(x1, x2)).value.item() == pytest.approx(expected)
             assert stepped.queue.pointer == stored % SIZE
+            torch.testing.assert_close(stepped.queue.keys[:N], unit(x2))
+            if form == "sum":
+                torch.testing.assert_close(stepped.queue.keys[N : 2 * N], unit(x1))
 
     def test_keys_become_negatives_only_afterwards(self, on_embeddings: Make) -> None:
         method, (x1, x2) = on_embeddings(MoCoV2, dim=DIM, queue_size=SIZE), embeddings(2)
@@ -210,9 +213,11 @@ class TestMeanShift:
         byol = on_embeddings(BYOL, dim=DIM, symmetric=False)
         assert value(method, x1, x2) == pytest.approx(value(byol, x1, x2))
         method.k = 4
-        method.targets(batch(x1, x2))
-        nearest = method.queue.nearest(unit(x2), 4)
-        torch.testing.assert_close(method.queue.keys[nearest[:, 0]], unit(x2))  # the own target comes first
+        found = method.targets(batch(x1, x2)).neighbours
+        keys = method.queue.keys
+        for i in range(N):  # four in all, the own target first
+            torch.testing.assert_close(found[i], keys[slow_nearest(x2[i], keys, 4)])
+            torch.testing.assert_close(found[i][0], unit(x2)[i])
 
     def test_cmsf_by_loops(self, on_embeddings: Make) -> None:
         method, (x1, x2, x3) = on_embeddings(CMSF, dim=DIM, queue_size=SIZE, k=3, symmetric=False), embeddings(3)
@@ -319,6 +324,24 @@ class TestNNCLR:
         one = neighbour_contrast(p, unit(n)[:, None], temp=0.2, both_ways=False).item()
         slow = -sum(slow_log_softmax([cosine(n[i], other) / 0.2 for other in p], i) for i in range(N)) / N
         assert one == pytest.approx(slow)
+        method = on_embeddings(NNCLR, dim=DIM, queue_size=SIZE, both_ways=False)
+        keys, slow = method.queue.keys, 0.0
+        for p, z in (embeddings(2), embeddings(2)[::-1]):
+            for i in range(N):
+                found = keys[slow_nearest(z[i], keys, 1)[0]]
+                slow -= slow_log_softmax([cosine(found, other) / 0.2 for other in p], i) / (2 * N)
+        assert value(method, *embeddings(2)) == pytest.approx(slow)
+
+    def test_neighbours_are_of_the_embedding_and_logits_of_the_prediction(self, on_embeddings: Make) -> None:
+        method, (x1, x2) = on_embeddings(NNCLR, dim=DIM, queue_size=SIZE, both_ways=False), embeddings(2)
+        method.predictor = torch.nn.Linear(DIM, DIM, bias=False).double()
+        keys, slow = method.queue.keys, 0.0
+        for x, z in ((x1, x2), (x2, x1)):
+            p = method.predictor(x).detach()
+            for i in range(N):
+                found = keys[slow_nearest(z[i], keys, 1)[0]]
+                slow -= slow_log_softmax([cosine(found, other) / 0.2 for other in p], i) / (2 * N)
+        assert value(method, x1, x2) == pytest.approx(slow)
 
     def test_gradient_flows_through_the_prediction_alone(self, on_embeddings: Make) -> None:
         method, (p, z) = on_embeddings(NNCLR, dim=DIM, queue_size=SIZE), embeddings(2)
@@ -330,12 +353,12 @@ class TestNNCLR:
 
 
 class TestSNCLR:
-    def slow(self, z: Tensor, k: Tensor, neighbours: Tensor, temp: float) -> float:
+    def slow(self, p: Tensor, z: Tensor, k: Tensor, neighbours: Tensor, temp: float) -> float:
         flat = [*k, *(n for group in neighbours for n in group)]
         num = neighbours.shape[1]
         total = 0.0
         for i in range(N):
-            row = [cosine(z[i], c) / temp for c in flat]
+            row = [cosine(p[i], c) / temp for c in flat]
             total -= slow_log_softmax(row, i)
             similarities = [cosine(z[i], n) for n in neighbours[i]]
             for j in range(num):
@@ -347,7 +370,10 @@ class TestSNCLR:
         method, (x1, x2) = on_embeddings(SNCLR, dim=DIM, queue_size=SIZE, k=3, symmetric=False), embeddings(2)
         keys = method.queue.keys
         neighbours = torch.stack([keys[slow_nearest(x2[i], keys, 3)] for i in range(N)])
-        assert value(method, x1, x2) == pytest.approx(self.slow(x1, x2, neighbours, 0.2))
+        assert value(method, x1, x2) == pytest.approx(self.slow(x1, x1, x2, neighbours, 0.2))
+        method.predictor = torch.nn.Linear(DIM, DIM, bias=False).double()  # labels of the embedding, logits of its own
+        p = method.predictor(x1).detach()
+        assert value(method, x1, x2) == pytest.approx(self.slow(p, x1, x2, neighbours, 0.2))
 
     def test_authors_scale_is_twice_the_temperature_of_the_sum(self, on_embeddings: Make) -> None:
         x1, x2 = embeddings(2)

@@ -119,13 +119,18 @@ def test_msv_averages_its_labels(on_embeddings: Make) -> None:
     torch.testing.assert_close(step(method, x).value, -(p * log_s).sum(1).mean())
 
 
-def test_logged_kl_is_the_loss_less_the_teachers_entropy(on_embeddings: Make) -> None:
-    method = on_embeddings(ReSSL, dim=DIM, queue_size=SIZE)
-    keys, x = method.queues["1"].keys.clone(), embeddings(1, 2)
-    p = torch.softmax(unit(x[2]) @ keys.T / 0.04, 1)
-    log_s = torch.log_softmax(unit(x[1]) @ keys.T / 0.1, 1)
-    logs = step(method, x).logs
-    torch.testing.assert_close(logs["kl"], torch.nn.functional.kl_div(log_s, p, reduction="batchmean"))
+@pytest.mark.parametrize("kind", FAMILY)
+def test_logged_kl_is_the_loss_less_the_teachers_entropy(kind: type[MSVQ], on_embeddings: Make) -> None:
+    method = on_embeddings(kind, dim=DIM, queue_size=SIZE)
+    keys, x = {int(b): queue.keys.clone() for b, queue in method.queues.items()}, embeddings(1, 2, 3, 4, 5)
+
+    def kl(view: int, queue: int) -> Tensor:
+        p = torch.softmax(unit(x[view]) @ keys[queue].T / 0.04, 1)
+        log_s = torch.log_softmax(unit(x[1]) @ keys[queue].T / 0.1, 1)
+        return torch.nn.functional.kl_div(log_s, p, reduction="batchmean")
+
+    expected = torch.stack([kl(label.view, label.queue) for label in kind.soft_labels]).mean()
+    torch.testing.assert_close(step(method, x).logs["kl"], expected)
 
 
 def test_equal_views_and_temperatures_teach_nothing(on_embeddings: Make) -> None:
@@ -316,12 +321,20 @@ def test_teacher_views_are_weak_unless_asked(tiny: Make) -> None:
     assert tiny(ReSSL).views == ("strong", "weak")
 
 
-def test_teachers_get_their_momentum_and_views(tiny: Make, random_batch: Make) -> None:
+def test_teachers_get_their_momentum(tiny: Make) -> None:
     method = tiny(MSVQ, momentum1=0.9, momentum2=0.5)
     assert [teacher.momentum for teacher in method.teachers] == [0.9, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "views"),
+    [(MSVQ, [2, 1]), (MSVQDagger, [2, 1]), (MSV, [2]), (MQ, [1, 1]), (MSVQX3, [1, 2]), (MSVQX5, [2, 2]), (ReSSL, [1])],
+)
+def test_teachers_get_their_views(kind: type[MSVQ], views: list[int], tiny: Make, random_batch: Make) -> None:
+    method = tiny(kind)
     method(random_batch(method))
     counts = [teacher.network.backbone.bn1.num_batches_tracked.item() for teacher in method.teachers]
-    assert counts == [2, 1]  # X2 and X3, then X4
+    assert counts == views  # of MSVQ: X2 and X3, then X4
     assert method.student.backbone.bn1.num_batches_tracked == 1
 
 

@@ -56,6 +56,24 @@ def test_a_whole_share_is_the_picture_itself(monkeypatch: pytest.MonkeyPatch, sy
     torch.testing.assert_close(method(batch(x1, x2)).value, expected)
 
 
+@pytest.mark.parametrize("through", ["student", "whole"])
+def test_the_loss_of_a_part_share(monkeypatch: pytest.MonkeyPatch, through: str) -> None:
+    """The mixture's loss against the batch counts by its share, against the reversed batch by the rest."""
+    method = unmix(through=through)
+    fix_share(method, monkeypatch, 0.3)
+    x1, x2 = pictures(), pictures()
+    base, both = copy.deepcopy(method.base), batch(x1, x2)
+    if through == "whole":
+        mixture = 0.3 * x2 + 0.7 * x2.flip(0)
+        parts = [base(batch(x1, x)).value for x in (x2, mixture, mixture.flip(0))]
+    else:
+        base.follow(both)
+        targets = base.targets(both)
+        mixture = 0.3 * x1 + 0.7 * x1.flip(0)
+        parts = [base.compare(base.student(x), targets).value for x in (x1, mixture, mixture.flip(0))]
+    torch.testing.assert_close(method(both).value, parts[0] + 0.3 * parts[1] + 0.7 * parts[2])
+
+
 def test_half_a_share_is_its_own_reversal(monkeypatch: pytest.MonkeyPatch) -> None:
     method = unmix()
     fix_share(method, monkeypatch, 0.5)

@@ -195,10 +195,15 @@ def test_a_process_that_somebody_stops_fails_its_cell_and_no_other(
     tasks, display = stand_in_tasks(out, monkeypatch, "simsiam", "msvq")
     start = sweeping.Pool.start
 
+    def stop(process: "subprocess.Popen[str]", begun: Path) -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        process.terminate()
+
     def watched(pool: sweeping.Pool, task: Task) -> None:
         start(pool, task)
         if task.cell.method == "simsiam":
-            threading.Timer(0.5, pool.workers[0].process.terminate).start()
+            threading.Thread(target=stop, args=(pool.workers[0].process, task.run / "threads")).start()
 
     monkeypatch.setattr(sweeping.Pool, "start", watched)
     failed = sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from msvq.errors import BadInput
-from msvq.reproduce.cells import Request
-from msvq.reproduce.claims import judge_false_negatives
-from msvq.reproduce.collect import Measured, Score
+from msvq.reproduce.cells import FINISHED, Cell, Request
+from msvq.reproduce.claims import judge, judge_false_negatives
+from msvq.reproduce.collect import Measured, Score, measured
 from msvq.reproduce.figures import draw_curves
 from msvq.reproduce.formats import as_csv, latex, markdown, number, spread
 from msvq.reproduce.page import write_page, write_study
@@ -275,3 +275,25 @@ def test_cells_of_different_pictures_do_not_mix() -> None:
     foreign = Measured(cell="b-s0", seed=0, machine={"data_fingerprint": "y"})
     with pytest.raises(BadInput, match="different pictures of cifar10"):
         check_same_pictures({("cifar10", "a", 0): one, ("cifar10", "b", 0): foreign})
+
+
+def test_a_claim_takes_the_best_of_its_rows_and_needs_its_margin() -> None:
+    rows = ["0.01", "0.02", "0.03", "0.04", "0.05", "0.06", "0.07"]
+    values = dict.fromkeys(rows, (50.0, 51.0)) | {"0.03": (52.0, 49.0), "0.04": (51.0, 53.0)}
+    (claim,) = judge("teacher-temperature", "cifar10", rows, lambda row: dict(enumerate(values[row])))
+    assert claim["difference"] == pytest.approx(2)  # 52 - 50 and 53 - 51
+    for weak, verdict in ((51.5, "not held"), (54.5, "held")):  # by two points at least
+        two = {"weak": {0: weak, 1: weak + 0.1, 2: weak - 0.1}, "strong": dict.fromkeys(range(3), 50.0)}
+        (claim,) = judge("teacher-augmentation", "cifar10", ["weak", "strong"], two.__getitem__)
+        assert (claim["difference"], claim["verdict"]) == (pytest.approx(weak - 50), verdict)
+
+
+def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
+    (tmp_path / "eval").mkdir()
+    for name in FINISHED:
+        (tmp_path / name).touch()
+    result = {"protocol": "linear-100/1", "kind": "linear", "top1": 60.0, "top1_best": 61.0}
+    (tmp_path / "eval" / "linear.json").write_text(json.dumps(result))
+    found = measured(Cell("paper", "cifar10", "msvq", (), 0), tmp_path, {})
+    assert found is not None
+    assert found.scores["linear"] == Score(last=60.0, best=61.0)

@@ -137,12 +137,12 @@ except (ZeroDivisionError, msvq.BadInput) as error:
 def test_an_error_in_the_first_process_ends_all_and_slow_work_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MSVQ_TIME_LIMIT", "8")  # that a process waits in the middle of a step
+    monkeypatch.setenv("MSVQ_TIME_LIMIT", "15")  # that a process waits in the middle of a step
     np.savez(tmp_path / "pictures.npz", images=make_patterns(64, seed=0)[0])
     (tmp_path / "script.py").write_text(ON_TWO_PROCESSES)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     settings = [setting for setting in SMALL if "limit" not in setting]
-    subprocess.run([*launcher, "script.py", *settings], cwd=tmp_path, capture_output=True, check=True)
+    subprocess.run([*launcher, "script.py", *settings], cwd=tmp_path, capture_output=True, check=True, timeout=240)
     assert (tmp_path / "0").read_text() == "ZeroDivisionError [0, 1, 2, 3]"
     assert (tmp_path / "1").read_text() == "SaidElsewhere []"
     saved = read_checkpoint(tmp_path / "x" / "checkpoints" / "last.ckpt")

@@ -1,6 +1,7 @@
 """The loop: logs, checkpoints, resume to the bit, and a loss that is not a number."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -180,3 +181,26 @@ def test_the_last_partial_batch_is_dropped_and_too_few_are_refused() -> None:
     assert len(Loader(pictures, batch_size=8, seed=0, device=torch.device("cpu"))) == 2
     with pytest.raises(BadInput, match="20 pictures are fewer than one batch of 32"):
         Loader(pictures, batch_size=32, seed=0, device=torch.device("cpu"))
+
+
+def test_a_run_has_the_schedule_of_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[tuple[float, float]]] = []
+    step = torch.optim.SGD.step
+
+    def watched(self: torch.optim.SGD, *arguments: Any) -> Any:
+        seen.append([(group["lr"], group["weight_decay"]) for group in self.param_groups])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", watched)
+    settings = ["backbone.width=2", "data.limit=320", "train.batch_size=32", "train.base_lr=0.8"]
+    settings += ["train.warmup_epochs=1.5", "train.weight_decay=0.003", "train.decay_norm_and_bias=false"]
+    settings += ["method.constant_predictor_rate=true", "method.hidden_dim=8", "method.output_dim=8"]
+    settings += ["method.predictor_dim=4"]
+    msvq.pretrain(out=tmp_path / "x", method="simsiam", epochs=4, precision="fp32", overrides=settings)
+    assert len(seen) == 40
+    for number, groups in enumerate(seen):  # ten steps an epoch; the peak is 0.8 x 32 / 256
+        risen = 0.1 * number / 15
+        rate = risen if number < 15 else 0.05 * (1 + math.cos(math.pi * (number - 15) / 25))
+        rates, decays = zip(*groups, strict=True)
+        assert sorted(rates) == pytest.approx(sorted([rate, rate, 0.1, 0.1]))
+        assert sorted(decays) == [0, 0, 0.003, 0.003]
