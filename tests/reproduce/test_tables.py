@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from msvq.errors import BadInput
 from msvq.reproduce.cells import FINISHED, Cell, Request
@@ -17,7 +18,7 @@ from msvq.reproduce.collect import Measured, Score, measured
 from msvq.reproduce.figures import draw_curves
 from msvq.reproduce.formats import as_csv, latex, markdown, number, spread
 from msvq.reproduce.page import write_page, write_study
-from msvq.reproduce.running import check_same_pictures, prepare
+from msvq.reproduce.running import Outcome, check_same_pictures, prepare, show
 from msvq.reproduce.sweep import MANIFEST
 from msvq.reproduce.tables import build, crossings, mean_curve
 
@@ -297,3 +298,18 @@ def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
     found = measured(Cell("paper", "cifar10", "msvq", (), 0), tmp_path, {})
     assert found is not None
     assert found.scores["linear"] == Score(last=60.0, best=61.0)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("name", ["linear", "knn", "knn-curves", "false-negatives"])
+def test_a_terminal_shows_every_word(name: str, width: int, tmp_path: Path) -> None:
+    console = Console(record=True, width=width, file=(tmp_path / "out").open("w"))
+    show(Outcome(result(name), [tmp_path / "report.html", tmp_path / "x.md"], {"a cell": "no memory"}), console)
+    told = console.export_text()
+    assert "…" not in told
+    assert "failed: a cell: no memory" in told
+    if name in ("linear", "knn"):
+        assert "MSVQ beats MSV" in told
+        assert ("also published" in " ".join(told.split())) == (width > 100)
+    if width > 100:
+        assert "- MSVQ beats" not in told

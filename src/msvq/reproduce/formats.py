@@ -9,6 +9,7 @@ from msvq.reproduce.paper import SOURCES, TITLES
 from msvq.reproduce.tables import MEASURES
 
 DASH = "-"
+CLAIMS, ALSO = "Claims", "also published"  # a section, and a column
 NOTHING: Mapping[str, None] = {"best": None, "last": None}
 Result = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]  # header and rows
@@ -51,7 +52,7 @@ def table_grid(result: Result, dataset: str) -> Grid:
         columns["difference"] = [number(cell["difference"], sign=True) for cell in cells]
     columns["seeds"] = [str(len(cell["values"]) or DASH) for cell in cells]
     if any(cell["others"] for cell in cells):
-        columns["also published"] = [_also(cell) for cell in cells]
+        columns[ALSO] = [_also(cell) for cell in cells]
     return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
 
 
@@ -133,8 +134,23 @@ def sections(result: Result) -> list[tuple[str, Grid]]:
         made += [(TITLES[dataset], table_grid(result, dataset)) for dataset in result["datasets"]]
     made += [(TITLES[panel["dataset"]], curve_grid(panel)) for panel in result.get("panels", ())]
     if result["claims"]:
-        made.append(("Claims", claim_grid(result)))
+        made.append((CLAIMS, claim_grid(result)))
     return made
+
+
+def without(grid: Grid, column: str) -> Grid:
+    """A table with one column less."""
+    header, rows = grid
+    kept = [place for place, name in enumerate(header) if name != column]
+    return [header[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def claim_lines(grid: Grid) -> list[str]:
+    """The claims as text, for where a table of them has no room."""
+    lines = []
+    for claim, dataset, told, here, seeds, p, verdict in grid[1]:
+        lines += [f"- {claim}:", f"  {dataset}: {verdict}; here {here}, published {told}, seeds {seeds}, p {p}"]
+    return lines
 
 
 def heading(result: Result) -> str:

@@ -22,7 +22,17 @@ from msvq.measure.advice import duration
 from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale
 from msvq.reproduce.collect import Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
-from msvq.reproduce.formats import crossing_sentences, heading, notes, sections
+from msvq.reproduce.formats import (
+    ALSO,
+    CLAIMS,
+    Grid,
+    claim_lines,
+    crossing_sentences,
+    heading,
+    notes,
+    sections,
+    without,
+)
 from msvq.reproduce.hours import Planned, plan_tasks
 from msvq.reproduce.page import RESULTS, write_page, write_study
 from msvq.reproduce.progress import SweepDisplay
@@ -32,6 +42,7 @@ from msvq.reproduce.tables import build
 from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64
+WIDE = 120  # columns of a terminal that has room for every table
 
 
 class Outcome(NamedTuple):
@@ -222,17 +233,31 @@ def show_plan(sweep: Sweep, planned: Sequence[Planned], jobs: int, console: Cons
         say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
 
 
+def as_table(title: str, grid: Grid) -> Table:
+    """For a terminal."""
+    header, rows = grid
+    table = Table(*header, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
+        column.justify = "left" if column is table.columns[0] else "right"
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def show(outcome: Outcome, console: Console) -> None:
     """Print a result's tables, the failures, and where everything is."""
     say = Display(console).note
     say(heading(outcome.result))
-    for title, (header, rows) in sections(outcome.result):
-        table = Table(*header, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    for title, grid in sections(outcome.result):
+        if console.width >= WIDE:
+            console.print(as_table(title, grid))
+        elif title == CLAIMS:
+            say(title)
+            for line in claim_lines(grid):
+                say(line)
+        else:
+            console.print(as_table(title, without(grid, ALSO)))
     for note in [*crossing_sentences(outcome.result), *notes(outcome.result)]:
         say(note)
     for cell, reason in outcome.failed.items():
