@@ -55,8 +55,8 @@ OURS = {
     "ours": Ours("cifar10", "msvq"),  # the paper's method at its recipe
     "mocov2": Ours("cifar10", "mocov2"),  # lightly's method, which tells speed from method
     "fast": Ours("fast", "msvq"),
-    "growing": Ours("fast", "msvq", ("train.resolution=[[0.0,16],[0.6,24],[0.85,32]]",)),  # fast, crops that grow
-    "cold": Ours("fast", "msvq", ("method.warm_start=0.0",)),  # fast without warm_start
+    "fixed": Ours("fast", "msvq", ("train.resolution=null",)),  # fast at 32 px throughout
+    "cold": Ours("fast", "msvq", ("train.resolution=null", "method.warm_start=0.0")),  # that without warm_start
 }
 CONTENDERS = ("conventional", "lightly", *OURS)
 READY, PACED = 4, 16  # batches that a DataLoader's workers may have ready; steps whose pace is measured

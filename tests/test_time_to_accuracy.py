@@ -78,13 +78,13 @@ def test_the_command_runs_on_a_small_copy_of_the_data_set(tmp_path: Path) -> Non
 
     assert "ours after 0.01 minutes" in answer()
     first = json.loads((tmp_path / "times.json").read_text())
-    assert "ours 0.01 min, seed 0" not in answer("--run", "growing:0.01")  # it is there, and not done again
+    assert "ours 0.01 min, seed 0" not in answer("--run", "fast:0.01")  # it is there, and not done again
     found = json.loads((tmp_path / "times.json").read_text())
-    assert [run["contender"] for run in found["runs"]] == ["ours", "growing"]
+    assert [run["contender"] for run in found["runs"]] == ["ours", "fast"]
     assert found["runs"][0] == first["runs"][0]
     assert found["paces"]["ours"] == first["paces"]["ours"]
     assert [len(run["curve"]) for run in found["runs"]] == [2, 2]
-    assert [len(found["paces"][name]) for name in ("ours", "growing")] == [1, 3]  # a pace for each resolution
+    assert [len(found["paces"][name]) for name in ("ours", "fast")] == [1, 3]  # a pace for each resolution
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runs": []}'])
