@@ -125,6 +125,8 @@ def shares(stages: list[tuple[float, int]]) -> list[float]:
 def train(run: Run, data: DataSet, pace: list[float], *, width: int, points: int) -> dict[str, Any]:
     """One run: kNN at `points` places on the way, by minutes of training."""
     contender = Contender(run.contender, data, width=width, seed=run.seed)
+    if len(pace) != len(contender.stages):
+        raise SystemExit(f"the pace of {run.contender} in that file is of another recipe; give --out another name")
     parts = shares(contender.stages)
     mean = sum(share * seconds for share, seconds in zip(parts, pace, strict=True))
     total = max(points, round(60 * run.minutes / mean))

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,13 +132,19 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
     answer = shell("demo", "--out", tmp_path / "mine")
     assert answer.code == 2
     assert "holds a run that the demo did not make; choose another --out" in answer.err
+    for name in ("encoder.safetensors", "report.html", "checkpoints/best.ckpt"):
+        (tmp_path / "mine" / name).unlink(missing_ok=True)  # interrupted, and without labels: last.ckpt alone
+    answer = shell("demo", "--out", tmp_path / "mine")
+    assert answer.code == 2
+    assert (tmp_path / "mine" / "checkpoints" / "last.ckpt").exists()
     (tmp_path / "mine" / "environment.json").write_text("{")
     answer = shell("demo", "--out", tmp_path / "mine")
     assert answer.code == 2
     assert "environment.json is damaged" in answer.err
     (tmp_path / "demo" / "environment.json").unlink()  # killed while it replaced itself
-    for name in ("encoder.safetensors", "report.html", "checkpoints/best.ckpt"):
-        (tmp_path / "demo" / name).unlink(missing_ok=True)
+    for name in ("encoder.safetensors", "report.html"):
+        (tmp_path / "demo" / name).unlink()
+    shutil.rmtree(tmp_path / "demo" / "checkpoints")
     assert shell("demo", "--out", tmp_path / "demo").code == 0
 
 

@@ -14,7 +14,7 @@ from msvq.evaluate.knn import knn_accuracy
 from msvq.files import write_text
 from msvq.pretraining import pretrain
 from msvq.report.page import write_report
-from msvq.resuming import barely_begun
+from msvq.resuming import barely_begun, has_checkpoint
 from msvq.run import Run
 
 MADE_BY = "msvq demo"
@@ -26,7 +26,8 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     A run that the demo made is replaced; any other is left alone and refused.
     """
     console = console or Console()
-    own = is_run(out) and (Run(out).environment().get("made_by") == MADE_BY or barely_begun(out))
+    known = Run(out).environment() if is_run(out) else {}
+    own = known.get("made_by") == MADE_BY or (not known and barely_begun(out) and not has_checkpoint(out))
     if is_run(out) and not own:
         raise BadInput(f"--out {str(out)!r} holds a run that the demo did not make; choose another --out")
     run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)

@@ -17,7 +17,7 @@ from msvq.config import Settings, resolve
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
-from msvq.directory import add_skipped, check_out, environment, locked, start_directory
+from msvq.directory import add_skipped, check_out, environment, is_run, locked, start_directory
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
@@ -82,7 +82,8 @@ def pretrain(
                 overwrite = overwrite or barely_begun(out)
             if resume and out.is_dir() and is_first():
                 held.enter_context(locked(out))
-                sweep(out / "checkpoints")
+                if is_run(out):
+                    sweep(out / "checkpoints")
         with agreeing():  # when the first process has put the checkpoints in order
             saved = open_saved(out, display) if resume else None
             begun = None if saved is None else saved.settings.model_dump(mode="json")

@@ -221,6 +221,14 @@ def test_another_programs_folder_is_left_alone(tmp_path: Path, words: dict[str, 
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_resume_changes_nothing_in_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".work.tmp").write_text("somebody's")
+    with pytest.raises(msvq.BadInput, match="there is no run to resume"):
+        msvq.pretrain(out=tmp_path, resume=True)
+    assert (tmp_path / "checkpoints" / ".work.tmp").exists()
+
+
 def test_interrupted_before_it_replaced_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,9 +140,9 @@ def pretrain(
 
 
 def _written(out: Path) -> int | None:
-    """When the run in `out` was started, if there is one."""
+    """When the run in `out` was started, if there is one: its first file to go when it is replaced."""
     try:
-        return (out / "config.yaml").stat().st_mtime_ns
+        return (out / "environment.json").stat().st_mtime_ns
     except OSError:
         return None
 

@@ -19,7 +19,7 @@ from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import at_home
 from msvq.measure.advice import duration
-from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale
+from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished
 from msvq.reproduce.collect import Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
 from msvq.reproduce.formats import (
@@ -39,6 +39,7 @@ from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.studies import STUDIES, choose_rows, find_study
 from msvq.reproduce.sweep import CELLS, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
+from msvq.resuming import has_checkpoint
 from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64
@@ -159,6 +160,8 @@ def check_pictures(out: Path, task: Task, data_root: Path | None, display: Displ
     dataset = task.cell.dataset
     known = {}
     for path in (out / CELLS).glob(f"{dataset}-*/environment.json"):
+        if not has_checkpoint(path.parent) and not is_finished(path.parent):
+            continue  # it has nothing to lose, and is begun again
         with suppress(OSError, ValueError, TypeError, KeyError):  # whoever reads that run says it better
             known[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))["data_fingerprint"]
     if not known:

@@ -232,9 +232,9 @@ def run_tasks(
                         note(out, worker.task.cell.name, worker.since_note())
                 if over is not None:
                     task, seconds, answer = over
-                    if answer["state"] == "failed" and asked:
+                    if answer["state"] == "failed" and stop.wanted is not None:
                         answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
-                    elif answer["state"] == "stopped" and not asked:
+                    elif answer["state"] == "stopped" and stop.wanted is None:
                         answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
                     note(out, task.cell.name, seconds, answer)
                     if answer["state"] == "failed":
