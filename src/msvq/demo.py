@@ -26,9 +26,10 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     A run that the demo made is replaced; any other is left alone and refused.
     """
     console = console or Console()
-    known = Run(out).environment() if is_run(out) else {}
+    there = is_run(out)
+    known = Run(out).environment() if there else {}
     own = known.get("made_by") == MADE_BY or (not known and barely_begun(out) and not has_checkpoint(out))
-    if is_run(out) and not own:
+    if there and not own:
         raise BadInput(f"--out {str(out)!r} holds a run that the demo did not make; choose another --out")
     run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)
     scores = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]

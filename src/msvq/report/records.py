@@ -77,13 +77,14 @@ class Record:
         before one that was changed, and a changed one counts for kNN alone, whose k the number of labelled pictures
         may lower.
         """
+        last_step = self.last_step
         own = [
             result
             for result in self.results
             if result.get("kind") == kind
             and (result.get("labels", 1), result.get("checkpoint", "last")) == (1, "last")
             and not result.get("transfer")
-            and (result.get("step") or self.last_step) >= self.last_step
+            and (result.get("step") or last_step) >= last_step
         ]
         own.sort(key=lambda result: bool(result.get("changes")))
         return next((result for result in own if kind == "knn" or not result.get("changes")), {})

@@ -1,7 +1,7 @@
 """Whether a step fits: the batch its method, and the numbers the memory."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
@@ -62,32 +62,31 @@ def wait(method: nn.Module, *, teachers: bool, queues: bool) -> None:
 
 
 @contextmanager
-def room_for_networks(device: torch.device) -> Iterator[None]:
-    """Turn a failed request for memory, while a method is built, into a sentence that says what to lower."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(
-            f"the networks and queues do not fit into the memory of {device}; lower backbone.width, method.queue_size "
-            f"or the method's other sizes"
-        ) from error
-
-
-@contextmanager
-def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Iterator[None]:
+def or_too_large(sentence: str) -> Iterator[None]:
     """Turn a failed request for memory into a sentence that says what to lower."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise OutOfMemory(
-            f"a step of {batch_size} pictures{f' in {accumulate} parts' if accumulate > 1 else ''} does not fit into "
-            f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time (also "
-            f"with --resume), or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
-        ) from error
+        raise OutOfMemory(sentence) from error
+
+
+def room_for_networks(device: torch.device) -> AbstractContextManager[None]:
+    """For building a method."""
+    return or_too_large(
+        f"the networks and queues do not fit into the memory of {device}; lower backbone.width, method.queue_size "
+        f"or the method's other sizes"
+    )
+
+
+def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> AbstractContextManager[None]:
+    """For a step."""
+    return or_too_large(
+        f"a step of {batch_size} pictures{f' in {accumulate} parts' if accumulate > 1 else ''} does not fit into "
+        f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time (also "
+        f"with --resume), or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
