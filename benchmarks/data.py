@@ -1,9 +1,9 @@
 """How fast pictures reach the training loop, and what they cost in memory. Ratios, each measured in one run.
 
     python benchmarks/data.py                     # all of it: some minutes
-    python benchmarks/data.py --only packing --pictures ~/photos --out data.json
+    python benchmarks/data.py --only packing --pictures ~/photos --pictures ~/more --out data.json
 
-Pictures: a folder given by --pictures; else archives in ../shared/data where there are some; else made ones.
+Pictures: the folders given by --pictures, each a set of its own; without any, made ones.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,9 +28,10 @@ from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
 from msvq.data.folders import list_folder
+from msvq.data.items import pieces
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader
-from msvq.data.packing import open_pack, pieces
+from msvq.data.packing import open_pack
 from msvq.data.patterns import make_patterns
 from msvq.data.places import packs
 from msvq.data.sources import DataSettings, open_dataset, open_files, probe_sizes
@@ -43,7 +43,6 @@ from msvq.pretraining import make_trainer
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
-SHARED = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 REPETITIONS = 5
 
 
@@ -51,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = {"packing": packing, "feeding": feeding, "stream": streaming, "reopen": reopening, "memory": memory}
     parser.add_argument("--only", choices=parts, action="append", help="this part alone; may be given again")
-    parser.add_argument("--pictures", type=Path, help="a folder of pictures")
+    parser.add_argument("--pictures", type=Path, action="append", help="a folder of pictures; may be given again")
     parser.add_argument(
         "--num", type=int, default=50_000, help="at most so many pictures of a set are packed and streamed"
     )
@@ -74,24 +73,10 @@ def main() -> None:
         given.out.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def find_pictures(chosen: Path | None, folder: Path, num: int) -> tuple[str, dict[str, Listing]]:
+def find_pictures(chosen: list[Path] | None, folder: Path, num: int) -> tuple[str, dict[str, Listing]]:
     """Sets of pictures by name, and a word about them."""
-    if chosen is not None:
-        return "a folder", {chosen.name: first(list_folder(chosen.absolute()), num)}
-    archives = sorted(SHARED.glob("*.tar.xz"))
-    for archive in archives:
-        with tarfile.open(archive) as tar:
-            members = []
-            for member in tar:
-                if member.isfile() and member.name.lower().endswith((".jpg", ".jpeg")):
-                    members.append(member)
-                    tar.extract(member, folder / archive.stem, filter="data")
-                if len(members) == num:
-                    break
-    if archives:
-        return "real", {
-            a.name.split(".")[0]: first(list_folder(folder / a.stem, use_labels=False), num) for a in archives
-        }
+    if chosen:
+        return "real", {one.name: first(list_folder(one.absolute(), use_labels=False), num) for one in chosen}
     images, _ = make_patterns(min(num, 1000), seed=0)
     (folder / "made").mkdir()
     for i in range(num):

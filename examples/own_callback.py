@@ -28,7 +28,7 @@ class StopEarly:
         self.best = max(self.best, line["knn_top1"])
         self.waited = 0 if better else self.waited + 1
         if self.waited >= self.patience:
-            raise Enough(f"no better than {self.best:.1f} % for {self.waited} epochs")
+            raise Enough(f"no better than {self.best:.1f} % for {self.waited} measurements")
 
 
 def main(out: str | Path = "runs/callback", epochs: int = 20, patience: int = 2, **options: Any) -> list[float]:

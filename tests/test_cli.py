@@ -131,7 +131,7 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
     short(out=tmp_path / "mine")
     answer = shell("demo", "--out", tmp_path / "mine")
     assert answer.code == 2
-    assert "holds a run that the demo did not make; choose another --out" in answer.err
+    assert "holds a run that is not the demo's alone; choose another --out" in answer.err
     for name in ("encoder.safetensors", "report.html", "checkpoints/best.ckpt"):
         (tmp_path / "mine" / name).unlink(missing_ok=True)  # interrupted, and without labels: last.ckpt alone
     answer = shell("demo", "--out", tmp_path / "mine")

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from msvq.config import read_recipe, recipe_names, resolve
 from msvq.data.augment import STRONG, WEAK
 from msvq.errors import BadInput
+from msvq.evaluate.linear import LinearSettings
 from msvq.methods import METHODS
+from msvq.settings import known_keys
 
 # The paper's momentum1, momentum2, teacher_temp and queue_size; its code's size, test_size and stem.
 PAPER = {
@@ -142,6 +145,21 @@ def test_a_bad_recipe_file_is_refused(tmp_path: Path, text: str, sentence: str) 
     path.write_text(text)
     with pytest.raises(BadInput, match=sentence):
         resolve(recipe=path)
+
+
+@pytest.mark.parametrize(
+    ("values", "some"),
+    [
+        ({"epoch": 2}, {"epochs", "view"}),
+        ({"view": {"flipp": 1}}, {"flip", "crop_area"}),
+        ({"view": {"crop_area": ["x", 1.0]}}, set()),  # a list has no keys
+    ],
+)
+def test_the_keys_beside_a_wrong_one_are_those_of_its_section(values: dict[str, object], some: set[str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        LinearSettings.model_validate(values)
+    known = known_keys(caught.value, LinearSettings)
+    assert some <= set(known) and bool(known) == bool(some)
 
 
 def test_unknown_recipes() -> None:

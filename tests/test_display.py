@@ -19,3 +19,11 @@ def test_names_are_shown_as_they_are() -> None:
         pass
     for word in ("note", "writing", "reading"):
         assert f"{word} {NAME}" in shown.getvalue()
+
+
+def test_a_note_goes_to_a_terminal_of_few_letters_as_escapes() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    Display(Console(file=file, width=200)).note("grün \u2013 日本 \x1b[31m")
+    file.flush()
+    assert raw.getvalue() == rb"gr\xfcn \u2013 \u65e5\u672c \x1b[31m" + b"\n"

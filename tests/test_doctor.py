@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from msvq.cli import main
+from msvq.data.sources import DataSettings, open_dataset
 
 
 class Answer(NamedTuple):
@@ -198,6 +199,27 @@ def test_arrays(doctor: Doctor, tmp_path: Path) -> None:
     assert report["overlap"]["pairs"] == [{"name": "test 0", "of": "train 0", "kind": "exact"}]
     assert report["plan"]["mode"] == "memory"
     assert report["sizes"]["formats"] == {"array": 261}
+
+
+def test_arrays_of_one_class_have_none(doctor: Doctor, tmp_path: Path) -> None:
+    images = np.stack([np.asarray(scene(seed, 32)) for seed in range(5)])
+    np.savez(tmp_path / "x.npz", images=images, labels=np.full(5, 3))
+    answer = doctor("--data", tmp_path / "x.npz")
+    assert "5 to learn from (none has a label), 0 to test on" in answer.out
+    report = told(doctor("--data", tmp_path / "x.npz", "--json"))
+    assert (report["counts"]["train_without_label"], report["classes"]["count"]) == (5, 0)
+    assert ids(report)["no-labels"] == "note"
+
+
+def test_pictures_that_are_packed_need_no_more_disk(doctor: Doctor, tmp_path: Path) -> None:
+    data = fill(tmp_path / "data", range(5))
+    assert told(doctor("--data", data, "--json"))["plan"]["cache_bytes"] == 5 * 32 * 32 * 3
+    open_dataset(DataSettings(source=str(data), workers=1))
+    plan = told(doctor("--data", data, "--json"))["plan"]
+    assert (plan["cache_bytes"], plan["stream_advised"]) == (0, False)
+    said = doctor("--data", data).out
+    assert f"the pictures are packed already, in {plan['cache_folder']}" in said
+    assert "of disk for packed pictures" not in said
 
 
 def test_a_known_name_and_a_limit(doctor: Doctor) -> None:

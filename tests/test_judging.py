@@ -85,7 +85,7 @@ def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[
 
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
     result, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
-    assert path.name == "probe-labels-0.1-best.json"
+    assert path.name == "probe-labels-0.1-seeds-3-best.json"
     known = open_dataset(run.config.data).bank.labels
     assert result["num_labels"] == len(stratified(known, 0.1, seed=0))
     assert result["num_labels"] < 0.15 * len(known)
@@ -104,7 +104,7 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
         "test_labels": truth % 2,
     }
     np.savez(tmp_path / "two.npz", **arrays)
-    result, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20"])
+    result, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20", "temp=0.1"])
     assert path.name == "knn-on-two-k-20.json"
     assert result["protocol"] == "knn-20-t0.1/1"
     assert result["data"] == "two"
@@ -136,6 +136,7 @@ def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_p
         (["evaluate", "{run}", "--protocol", "knm"], "did you mean 'knn'?"),
         (["evaluate", "{run}", "--set", "k=100000"], "--set k="),
         (["evaluate", "{run}", "--set", "kk=3"], "did you mean 'k'?"),
+        (["evaluate", "{run}", "--protocol", "linear", "--set", "view.flipp=1"], "view 'flipp'; did you mean 'flip'?"),
         (["evaluate", "{run}", "--labels", "0"], "above 0 and at most 1"),
         (["evaluate", "{run}", "--checkpoint", "{tmp}/none.ckpt"], "there is no checkpoint"),
         (["evaluate", "{run}", "--checkpoint", "{tmp}/broken.ckpt"], "is damaged"),

@@ -18,6 +18,7 @@ from msvq.report.page import write_report
 from msvq.run import Run, load
 from msvq.study import study
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
+from msvq.train.runlog import finite
 from msvq.weights import load_method
 
 
@@ -66,7 +67,7 @@ def analyze(
 def show(result: dict[str, Any], run: Path, console: Console, *, as_json: bool) -> None:
     """Print an analysis for a person, or as JSON."""
     if as_json:
-        console.print_json(json.dumps(result))
+        console.print_json(json.dumps(finite(result)))  # what is no number is no JSON either
         return
     judged = result["verdict"]
     say = Display(console).note

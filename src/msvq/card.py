@@ -45,8 +45,10 @@ class Card(Feeding, frozen=True):
 def misfit(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
     """What of the tensors that were found is not as in a network's `own`, the first of it; empty if all is."""
     for name in own:
-        if name in found and found[name].shape != own[name].shape:
-            return f"{name} is {list(found[name].shape)}, not {list(own[name].shape)}"
+        there, wanted = found.get(name), own[name]
+        # A module may keep other things than tensors in its state.
+        if isinstance(there, Tensor) and isinstance(wanted, Tensor) and there.shape != wanted.shape:
+            return f"{name} is {list(there.shape)}, not {list(wanted.shape)}"
     missing = next((f"{name} is not in it" for name in own if name not in found), "")
     return missing or next((f"there is no place for {name}" for name in found if name not in own), "")
 

@@ -55,7 +55,9 @@ def _state(name: str, facts: Facts, root: Path | None) -> tuple[Path | None, str
         gaps = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"{', '.join(short)} too short"] * bool(short)
         return place.path, f"partial: {'; '.join(gaps)}" if gaps else "complete"
     counts = {split: len(walk(folder).names) for split, folder in _split_folders(place.path).items()}
-    train, test = counts.get("train", 0) + counts.get("unlabeled", 0), counts.get("test", counts.get("val", 0))
+    judged = ("val", "test") if place.form == "files" else ("test", "val")  # Tiny ImageNet's own test has no labels
+    train = counts.get("train", 0) + counts.get("unlabeled", 0)
+    test = next((counts[split] for split in judged if split in counts), 0)
     if train >= facts.num_train and test >= facts.num_test:
         return place.path, "complete"
     return place.path, f"partial: {train:,} training and {test:,} test pictures"

@@ -15,12 +15,14 @@ from msvq.model.backbones import LIBRARY
 from msvq.own_code import is_code
 from msvq.train.precision import resolve_precision
 
-# What may differ between a run and its continuation. Most of it does not change what is learned; train.accumulate,
-# which a run that has run out of memory needs, and train.epochs do: from where the run stands, the learning rate and
-# all else that goes by the share of the run follow the schedule of the new length.
+# What may differ between a run and its continuation. Most of it does not change what is learned. Of train.accumulate
+# and train.compile, which a smaller machine or one without a compiler needs otherwise, the last bits depend; of
+# train.epochs more: from where the run stands, the learning rate and all else that goes by the share of the run follow
+# the schedule of the new length.
 MAY_CHANGE = {
     ("train", "device"),
     ("train", "accumulate"),
+    ("train", "compile"),
     ("train", "epochs"),
     ("train", "checkpoint_every"),
     ("train", "log_every"),
@@ -33,6 +35,7 @@ MAY_CHANGE = {
     ("analyze", "batches"),
     ("analyze", "map"),
 }
+FACTS = ("num_classes", "num_pictures")  # of the data, that a method may leave open
 PLACES = {("data", "mode"), ("data", "workers"), ("data", "root"), ("train", "device")}  # not worth a record
 
 
@@ -45,12 +48,12 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
             f"train.resolution goes up to {largest} pixels, but data.size is {data.size}; change one of them"
         )
     backbone = settings.backbone.for_size(data.size)
-    if backbone.init is not None and backbone.init != LIBRARY:
-        backbone = backbone.model_copy(update={"init": str(at_home(backbone.init).absolute())})
+    backbone = backbone.model_copy(update={"init": _written_down(backbone.init)})
     root = settings.data.root
     place = {"source": absolute(settings.data.source), "root": None if root is None else at_home(root).absolute()}
     sizes = {"size": data.size, "test_size": data.test_size}
-    method = fill_facts(settings.method, {"num_classes": data.num_classes, "num_pictures": len(data.train)})
+    facts = dict(zip(FACTS, (data.num_classes, len(data.train)), strict=True))
+    method = fill_facts(settings.method, facts)
     return settings.model_copy(
         update={
             "method": method,
@@ -59,6 +62,34 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
             "train": settings.train.model_copy(update={"precision": precision}),
         }
     )
+
+
+def with_findings(settings: Settings, run: Settings) -> Settings:
+    """The settings with what they leave to data and machine as a run has found it; paths as they are written down."""
+    data = {"source": absolute(settings.data.source)}
+    data |= {key: getattr(run.data, key) for key in ("size", "test_size") if getattr(settings.data, key) is None}
+    backbone = {"init": _written_down(settings.backbone.init)}
+    backbone |= {"stem": run.backbone.stem} if settings.backbone.stem == "auto" else {}
+    train = {"precision": run.train.precision} if settings.train.precision == "auto" else {}
+    return settings.model_copy(
+        update={
+            "data": settings.data.model_copy(update=data),
+            "backbone": settings.backbone.model_copy(update=backbone),
+            "train": settings.train.model_copy(update=train),
+            "method": _facts_of(settings.method, run.method),
+        }
+    )
+
+
+def _facts_of(options: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    found = {key: run.get(key) for key in FACTS if key in options and options[key] is None}
+    if isinstance(options.get("base_options"), dict) and isinstance(run.get("base_options"), dict):
+        found["base_options"] = _facts_of(options["base_options"], run["base_options"])
+    return {**options, **found}
+
+
+def _written_down(init: str | None) -> str | None:
+    return init if init in (None, LIBRARY) else str(at_home(str(init)).absolute())
 
 
 def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -> tuple[Settings, list[str]]:
@@ -70,10 +101,9 @@ def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -
     wrapped = "base_options" in method  # a method around another: batch norm and queue are the other's
     options = dict(method.get("base_options") or {}) if wrapped else method
     batch, queue, splits = (settings.train.batch_size, options.get("queue_size") or 0, options.get("bn_splits") or 1)
-    fitting_batch, fitting_queue = fit_to_count(num_pictures, batch, queue, splits)
-    if "train.batch_size" in keep:
-        fitting_batch = batch
-    elif fitting_batch != batch:
+    kept = "train.batch_size" in keep
+    fitting_batch, fitting_queue = fit_to_count(num_pictures, batch, queue, splits, keep_batch=kept)
+    if fitting_batch != batch:
         notes.append(f"{num_pictures:,} pictures: train.batch_size is {fitting_batch} instead of {batch}")
         train = settings.train.model_copy(update={"batch_size": fitting_batch})
         settings = settings.model_copy(update={"train": train})

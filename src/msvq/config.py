@@ -17,7 +17,7 @@ from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 from msvq.own_code import is_code, not_allowed
-from msvq.settings import Section, explain
+from msvq.settings import Section, explain, known_keys
 from msvq.train.settings import TrainSettings
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
@@ -63,7 +63,7 @@ def read_config(path: Path) -> Settings:
     try:
         return Settings.model_validate(read_recipe(path))
     except ValidationError as error:
-        raise explain(error, _fields(map(str, error.errors()[0]["loc"][:-1]))) from None
+        raise explain(error, known_keys(error, Settings)) from None
 
 
 def recipe_names() -> list[str]:
@@ -150,8 +150,7 @@ def resolve(
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
-        parents = error.errors()[0]["loc"][:-1]
-        raise explain(error, _fields(map(str, parents))) from None
+        raise explain(error, known_keys(error, Settings)) from None
     check_backbone(settings.backbone)
     options = METHODS[settings.method_name].check_options(settings.method_options)
     return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
@@ -229,12 +228,3 @@ def _fill_base(values: dict[str, Any]) -> None:
     base, options = block.get("base"), block.get("base_options") or {}
     if isinstance(base, str) and isinstance(options, dict) and defaults.get(base):
         block["base_options"] = {**defaults[base], **options}
-
-
-def _fields(parents: Iterable[str]) -> list[str]:
-    """The keys of the section at this path, none where it is no section."""
-    model: Any = Settings
-    for parent in parents:
-        model = getattr(model, "model_fields", {}).get(parent)
-        model = model and model.annotation
-    return list(getattr(model, "model_fields", {}))

@@ -23,14 +23,15 @@ MADE_BY = "msvq demo"
 def demo(*, out: Path, seed: int | None = None, console: Console | None = None) -> Run:
     """Train MSVQ on `patterns` and compare kNN of raw pixels, of the untrained and of the trained encoder.
 
-    A run that the demo made is replaced; any other is left alone and refused.
+    A run that the demo made is replaced, unless somebody went on with it; any other is left alone and refused.
     """
     console = console or Console()
     there = is_run(out)
     known = Run(out).environment() if there else {}
-    own = known.get("made_by") == MADE_BY or (not known and barely_begun(out) and not has_checkpoint(out))
+    plain = known.get("made_by") == MADE_BY and "resumed" not in known
+    own = plain or (not known and barely_begun(out) and not has_checkpoint(out))
     if there and not own:
-        raise BadInput(f"--out {str(out)!r} holds a run that the demo did not make; choose another --out")
+        raise BadInput(f"--out {str(out)!r} holds a run that is not the demo's alone; choose another --out")
     run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)
     scores = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
     rows = {

@@ -85,7 +85,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(path.name != LOCK and not _is_temporary(path) for path in out.iterdir()):
+    if not out.is_dir() or not any(path.name != LOCK and not is_temporary(path) for path in out.iterdir()):
         return
     if not is_run(out):
         raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
@@ -103,9 +103,12 @@ def start_directory(
 
     `config.yaml` is never absent from it, so that a kill in between leaves what can be started again.
     """
-    for path in [*(out / name for name in RUN_FILES if name != "config.yaml"), *filter(_is_temporary, out.iterdir())]:
-        if path.is_dir():
+    for path in [*(out / name for name in RUN_FILES if name != "config.yaml"), *filter(is_temporary, out.iterdir())]:
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
+        elif path.is_dir():  # on another disk, say: the link stays
+            for inner in path.iterdir():
+                shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
         else:
             path.unlink(missing_ok=True)
     write_text(out / "config.yaml", settings.to_yaml())
@@ -114,7 +117,7 @@ def start_directory(
         write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
 
 
-def _is_temporary(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether a file was being written when its process was killed."""
     return path.name.startswith(".") and path.name.endswith(".tmp")
 

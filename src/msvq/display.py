@@ -30,8 +30,9 @@ class Display:
         self.console = console or Console(quiet=True)
 
     def note(self, sentence: str) -> None:
-        """Print a sentence."""
-        self.console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False, emoji=False)
+        """Print a sentence, in letters that the terminal or file can hold."""
+        known = printable(sentence).encode(self.console.encoding, "backslashreplace").decode(self.console.encoding)
+        self.console.print(known, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
     @contextmanager
     def busy(self, description: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ from msvq.config import Settings, resolve
 from msvq.data.inspection import Copies, Inspection, find_copies, inspect_pictures
 from msvq.data.listing import Listing
 from msvq.data.official import OFFICIAL
-from msvq.data.packing import pack_bytes
+from msvq.data.packing import is_packed, pack_bytes
 from msvq.data.places import packs
 from msvq.data.sources import Found, absolute, fitting_sizes, is_path, limited, locate, probe_sizes
 from msvq.data.splits import Splits
@@ -144,7 +144,8 @@ def _plan(settings: Settings, found: Found, seen: Inspection, overrides: Iterabl
         asked_for = (text.partition("=")[0].strip() for text in overrides)
         settings, _ = fit_to_data(settings, int(seen.is_train.sum()), keep=asked_for)
     folder, packed = packs(), not isinstance(found, Splits)
-    needed = pack_bytes(len(seen.names), max(size, test_size)) if packed else 0
+    side = max(size, test_size)
+    needed = 0 if isinstance(found, Splits) or is_packed(found, side) else pack_bytes(len(seen.names), side)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     return {
@@ -272,6 +273,9 @@ def _plan_lines(plan: dict[str, Any]) -> Iterable[str]:
     yield f"batches of {plan['batch_size']:,}{queue}"
     if plan["mode"] == "store":
         needed, free = f"{plan['cache_bytes'] / 1e6:,.0f} MB", f"{plan['free_bytes'] / 1e9:,.1f} GB"
-        yield f"{needed} of disk for packed pictures in {plan['cache_folder']}, where {free} are free"
+        if plan["cache_bytes"]:
+            yield f"{needed} of disk for packed pictures in {plan['cache_folder']}, where {free} are free"
+        else:
+            yield f"the pictures are packed already, in {plan['cache_folder']}"
     elif plan["mode"] == "stream":
         yield "no disk: pictures are decoded while training (data.mode=stream)"

@@ -1,8 +1,10 @@
 """`msvq evaluate`: an encoder judged by a frozen protocol, on its own data or other, with all or few labels."""
 
+import hashlib
 import json
 import statistics
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,14 @@ from msvq.evaluate.labels import stratified
 from msvq.files import write_text
 from msvq.protocols import PROTOCOLS, Subject, check_neighbours
 from msvq.run import Run, load
-from msvq.settings import Section, explain
+from msvq.settings import Section, explain, known_keys
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.version import __version__
 from msvq.weights import feeding, load_encoder
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine
 BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
+LONGEST_NAME = 150  # bytes of a result's file name; file systems take 255, with what is added while it is written
 
 
 def evaluate(
@@ -52,7 +55,7 @@ def evaluate(
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
     changes = dict(map(parse_assignment, overrides))
-    settings = _settings(PROTOCOLS[protocol].settings, changes)
+    settings, changes = _settings(PROTOCOLS[protocol].settings, changes)
     if not 0 < labels <= 1:
         raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels}")
     weights = load_encoder(run, checkpoint)
@@ -123,10 +126,15 @@ def save_result(run: Path, result: dict[str, Any]) -> Path:
         parts += ["on", result["data"]]
     if result["labels"] < 1:
         parts += ["labels", f"{result['labels']:g}"]
+    if len(result["seeds"]) > 1:
+        parts += ["seeds", str(len(result["seeds"]))]
     parts += [f"{key}-{value}" for key, value in result["changes"].items()]
     if result["checkpoint"] != "last":
         parts.append(result["checkpoint"])
     name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))
+    if len(name.encode()) > LONGEST_NAME:
+        told = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name.encode()[:LONGEST_NAME].decode(errors='ignore')}-{told}"
     path = run / "eval" / f"{name}.json"
     if result["transfer"] and _fingerprint(path) not in (None, result["data_fingerprint"]):  # other data of that name
         path = path.with_name(f"{name}-{result['data_fingerprint'][:6]}.json")
@@ -167,20 +175,36 @@ def open_for(
         settings = DataSettings(source=data, root=root).model_copy(update=sizes)
     check_source(settings.source)
     dataset = open_dataset(settings, download=download, display=display)
+    if own and not moved and run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
+        display.note(
+            f"note: {dataset.name} has changed since the run was trained on it, so it is judged as other data; "
+            f"its test pictures may be some that the run has learned from"
+        )
+        own = False
     if not own:  # normalised as in training, which is what the first layer knows
         known = feeding(run, checkpoint)
         dataset = replace(dataset, mean=known.mean, std=known.std)
     return dataset, own
 
 
-def _settings(kind: type[Section], changes: dict[str, Any]) -> Section:
-    values = kind().model_dump(mode="json")
-    for path, value in changes.items():
+def _settings(kind: type[Section], given: dict[str, Any]) -> tuple[Section, dict[str, Any]]:
+    """The protocol's settings, and which of the given ones change it."""
+    plain = kind().model_dump(mode="json")
+    values = deepcopy(plain)
+    for path, value in given.items():
         assign(values, path, value)
     try:
-        return kind.model_validate(values)
+        settings = kind.model_validate(values)
     except ValidationError as error:
-        raise explain(error, kind.model_fields) from None
+        raise explain(error, known_keys(error, kind)) from None
+    wanted = settings.model_dump(mode="json")
+    return settings, {path: value for path, value in given.items() if _at(wanted, path) != _at(plain, path)}
+
+
+def _at(values: Any, path: str) -> Any:
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
 
 
 def identity(protocol: str, settings: Section, changes: dict[str, Any]) -> str:

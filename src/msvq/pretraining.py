@@ -12,6 +12,7 @@ from msvq.analyze.collapse import Verdict
 from msvq.analyze.health import HealthMonitor
 from msvq.analyze.monitor import AnalysisMonitor
 from msvq.building import build_method, make_augment
+from msvq.card import save_encoder
 from msvq.completion import complete, fit_to_data
 from msvq.config import Settings, resolve
 from msvq.data.loader import Loader
@@ -26,7 +27,7 @@ from msvq.launch import is_first
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
-from msvq.run import Run, load, save_encoder
+from msvq.run import Run, load
 from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
 from msvq.train.checkpoint import sweep
@@ -90,11 +91,11 @@ def pretrain(
             asked: dict[str, Any] = {"data": data, "data_root": data_root, "method": method, "backbone": backbone}
             asked |= {"init": init, "overrides": overrides, "epochs": epochs, "seed": seed, "device": device}
             asked |= {"precision": precision, "compile": compile}
+            settings = resolve(recipe=recipe, base=begun if recipe is None else None, **asked)
             over = saved if auto_resume and saved is not None and saved.finished else None
-            if over is not None and over.learns_the_same(resolve(base=begun, **asked)):
+            if over is not None and over.learns_the_same(settings):
                 display.note(f"the run in {out} is finished already")
                 return load(out, backbone=backbone)
-            settings = resolve(recipe=recipe, base=begun if recipe is None else None, **asked)
             check_source(settings.data.source)
             target = own_device(resolve_device(settings.train.device))
             if saved is None:
@@ -113,7 +114,7 @@ def pretrain(
         check_alike(settings.to_yaml() + dataset.fingerprint() + stands + (start.sha256 if start else ""))
         with agreeing():
             if is_first() and saved is not None:
-                go_on(saved, settings, dataset)
+                go_on(saved, settings, dataset, network)
             elif is_first():
                 held.enter_context(locked(out))
                 check_out(out, overwrite=overwrite and not (auto_resume and has_checkpoint(out)))
@@ -239,7 +240,7 @@ def train(
         knn = KnnMonitor(data, evaluation, epochs=epochs, features=features)
         monitors.insert(0, knn)
     else:
-        console.print("note: no labels, so no accuracy: rank and std tell whether features collapse", highlight=False)
+        console.print("note: no labels, so no accuracy: rank and spread tell of a collapse", highlight=False)
     display = TrainingDisplay(console, total_steps=epochs * len(loader), epochs=epochs)
     trainer = make_trainer(
         settings,

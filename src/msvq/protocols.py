@@ -22,6 +22,7 @@ from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.settings import Section
 
 LINEAR_SEED = 1337  # the paper's code's; further seeds count on from it
+MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is not kept
 
 
 @dataclass
@@ -45,8 +46,8 @@ class Subject:
         return self.cached
 
     def labels(self) -> tuple[Tensor, Tensor]:
-        """Of the labelled pictures [N] and of the test pictures [M]."""
-        return torch.from_numpy(self.data.bank.labels), torch.from_numpy(self.data.test.labels)
+        """Of the labelled pictures [N] and of the test pictures [M]; ask when their features are there."""
+        return torch.from_numpy(self.data.bank.shown_labels()), torch.from_numpy(self.data.test.shown_labels())
 
 
 Rows = NDArray[np.int64] | None
@@ -70,22 +71,23 @@ def by_knn(subject: Subject, settings: KnnSettings, rows: Rows, seed: int) -> Re
         bank, known = bank[rows], known[rows]
     num_classes = max(subject.data.num_classes, 1 + int(max(known.max(), truth.max())))
     test, truth = test[truth >= 0], truth[truth >= 0]
+    if not (bank.isfinite().all() and test.isfinite().all()):
+        raise BadInput("the features are not all finite; the encoder's training broke down, or try --precision fp32")
     votes = knn_scores(bank, known, test, k=settings.k, temp=settings.temp, num_classes=num_classes)
-    confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-    confusion.index_put_((truth, votes.argmax(1)), torch.ones((), dtype=torch.int64), accumulate=True)
-    return {
-        **scores(votes, truth)._asdict(),
-        "confusion": confusion.tolist(),  # rows: truth, columns: vote
-        "class_names": list(subject.data.class_names),
-    }
+    found: Result = {**scores(votes, truth)._asdict(), "class_names": list(subject.data.class_names)}
+    if num_classes <= MOST_CONFUSED:
+        confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        confusion.index_put_((truth, votes.argmax(1)), torch.ones((), dtype=torch.int64), accumulate=True)
+        found["confusion"] = confusion.tolist()  # rows: truth, columns: vote
+    return found
 
 
 def by_probe(subject: Subject, settings: ProbeSettings, rows: Rows, seed: int) -> Result:
     """Logistic regression on the features."""
-    (bank, test), known = subject.features(), subject.data.bank.labels
+    (bank, test), (known, truth) = subject.features(), (part.numpy() for part in subject.labels())
     if rows is not None:
         bank, known = bank[rows], known[rows]
-    found = probe(bank, known, test, subject.data.test.labels, settings=settings, seed=seed)
+    found = probe(bank, known, test, truth, settings=settings, seed=seed)
     chosen = {"strength": found.strength, "converged": found.converged}
     return {**found.scores._asdict(), **chosen, "validation": {f"{s:g}": top1 for s, top1 in found.validation.items()}}
 

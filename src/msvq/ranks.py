@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+patient: dist.ProcessGroup | None = None  # the ranks again, for waits that may be long; set by who joins them
+
 
 def rank() -> int:
     """Which of the processes this is, counted from 0."""
@@ -83,6 +85,8 @@ def in_shares(num: int, work: Callable[[slice], Tensor]) -> Tensor:
     size = -(-num // world_size())
     starts = [min(r * size, num - size) for r in range(world_size())]  # of equal length: the last ones may overlap
     part = work(slice(starts[rank()], starts[rank()] + size)).contiguous()
+    if patient is not None:  # one rank's pictures may take minutes longer than another's
+        dist.barrier(group=patient)
     parts = [torch.empty_like(part) for _ in starts]
     dist.all_gather(parts, part)
     whole = part.new_empty(num, *part.shape[1:])

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
+from torch import nn
 
-from msvq.completion import check_unchanged
+from msvq.card import misfit
+from msvq.completion import check_unchanged, with_findings
 from msvq.config import Settings, read_config
 from msvq.data.store import DataSet
 from msvq.directory import is_run
@@ -31,10 +33,13 @@ class Saved(NamedTuple):
         return bool(whole and self.state["step"] == self.state["total_steps"])
 
     def learns_the_same(self, asked: Settings) -> bool:
-        """Whether these settings, made from the run's, ask for the training that it has had."""
-        keys = set(type(asked.train).model_fields) - {"device", "precision", "compile", "checkpoint_every", "log_every"}
-        ours, theirs = (settings.train.model_dump(include=keys) for settings in (self.settings, asked))
-        return ours == theirs and self.settings.method == asked.method
+        """Whether these settings ask for the training that it has had."""
+        asked = with_findings(asked, self.settings)
+        try:
+            changed = check_unchanged(self.settings, asked)
+        except BadInput:
+            return False
+        return "train.epochs" not in changed and self.settings.data.source == asked.data.source
 
 
 def has_checkpoint(out: Path) -> bool:
@@ -90,9 +95,15 @@ def disagreements(settings: Settings, written: Settings) -> list[str]:
         ) from None
 
 
-def go_on(saved: Saved, settings: Settings, data: DataSet) -> None:
+def go_on(saved: Saved, settings: Settings, data: DataSet, method: nn.Module) -> None:
     """Check that a run may go on like this, and write down what has changed."""
     changed = check_unchanged(saved.settings, settings)
+    what = misfit(method.state_dict(), saved.state["method"])
+    if what:
+        raise BadInput(
+            f"the checkpoint in {str(saved.path)!r} does not fit the method and backbone as they are now: {what}; "
+            f"restore their code, or start a new run in another --out"
+        )
     begun = saved.state["record"].get("data_fingerprint")
     if begun is not None and begun != data.fingerprint():
         raise BadInput(

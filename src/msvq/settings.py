@@ -1,6 +1,7 @@
 """The base of every block of settings, and what is wrong with one in plain words."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -11,6 +12,15 @@ class Section(BaseModel):
     """Settings that know their keys and types, and do not change once made. Each stands beside what it configures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def known_keys(error: ValidationError, kind: type[BaseModel]) -> list[str]:
+    """The keys beside the first thing that is wrong in settings of this kind; none where there is no section."""
+    section: Any = kind
+    for parent in error.errors()[0]["loc"][:-1]:
+        section = getattr(section, "model_fields", {}).get(str(parent))
+        section = section and section.annotation
+    return list(getattr(section, "model_fields", {}))
 
 
 def explain(error: ValidationError, known: Iterable[str], *, where: str = "") -> BadInput:

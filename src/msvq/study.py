@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,9 @@ from msvq.config import Settings
 from msvq.data.loader import Loader
 from msvq.data.store import DataSet
 from msvq.display import Display
+from msvq.errors import BadInput
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import KnnSettings
+from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.neighbours import save_neighbours
 from msvq.evaluation import PRECISION, identity, measure, save_result
 from msvq.files import write_text
@@ -54,13 +56,18 @@ def study(
     suffix = "" if checkpoint == "last" else f"-{checkpoint}"
     encoder = method.encoder
     if data.has_labels:
-        subject = Subject(encoder, settings.backbone, data, loader.device, PRECISION, display)
-        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(data.bank)), temp=settings.evaluate.knn_temp)
-        found = measure("knn", subject, vote)
+        voting = replace(data, bank=last_bank(data.bank, settings.evaluate.knn_bank))
+        subject = Subject(encoder, settings.backbone, voting, loader.device, PRECISION, display)
+        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.bank)), temp=settings.evaluate.knn_temp)
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
+        changes |= {"bank": len(voting.bank)} if len(voting.bank) < len(data.bank) else {}
         place = {"data": data.name, "data_fingerprint": data.fingerprint(), "transfer": False, "changes": changes}
         weighed = {"checkpoint": checkpoint, "step": step}
-        save_result(run.path, {"protocol": identity("knn", vote, changes), **found, **place, **weighed})
+        try:
+            found = measure("knn", subject, vote)
+            save_result(run.path, {"protocol": identity("knn", vote, changes), **found, **place, **weighed})
+        except BadInput as error:  # the rest shows what went wrong
+            display.note(f"note: no kNN accuracy: {error}")
     audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)
     if gallery is not None:
         save_gallery(folder / f"gallery{suffix}.npz", gallery)

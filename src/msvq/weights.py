@@ -29,6 +29,7 @@ class Weights(NamedTuple):
     step: int | None  # None where the file does not say
     backbone: BackboneSettings  # what the encoder was built by, and for training pictures of what size
     train_size: int
+    of_run: bool  # whether the run's own training made them, so that its log tells of them
 
 
 def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
@@ -49,7 +50,8 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
         state, step = encoder_state(saved), saved.get("step")
     _fill(encoder, state, path)
     name = checkpoint_name(run, checkpoint, path)
-    return Weights(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size)
+    of_run = own or path.resolve().parent == (run.path / "checkpoints").resolve()
+    return Weights(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size, of_run)
 
 
 def feeding(run: Run, checkpoint: str = "last") -> Feeding:

@@ -151,6 +151,7 @@ def test_one_class_is_no_class_and_labels_can_be_left_out(path: Path) -> None:
     np.savez(path, images=IMAGES, labels=np.zeros(40, int))
     found = read_arrays(path)
     assert (len(found.train), len(found.bank), len(found.test), found.class_names) == (40, 0, 0, ())
+    assert (found.train.labels == -1).all()
     np.savez(path, images=IMAGES, labels=LABELS, test_images=TEST, test_labels=TEST_LABELS)
     found = read_arrays(path, use_labels=False)
     assert same(found.train.images, IMAGES) and (found.train.labels == -1).all()

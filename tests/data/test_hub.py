@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import msvq
+from msvq.config import resolve
 from msvq.data.decode import decode
 from msvq.data.hub import open_hub
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.errors import BadInput
+from msvq.retrieve.source import open_source
 
 datasets: Any = pytest.importorskip("datasets")
 
@@ -157,6 +160,44 @@ def test_labels_may_be_missing_or_left_out(tmp_path: Path, contents: list[bytes 
     left_out = open_hub(name, use_labels=False)
     assert (left_out.class_names, left_out.num_train, len(left_out)) == ((), 20, 20)
     assert left_out.fingerprint() != open_hub(name).fingerprint()
+
+
+def test_another_column_of_pictures_is_never_decoded(tmp_path: Path, contents: list[bytes | None]) -> None:
+    features = datasets.Features({"picture": datasets.Image(), "mask": datasets.Image()})
+    columns = {
+        "picture": [{"bytes": content, "path": None} for content in contents],
+        "mask": [{"bytes": b"junk", "path": None}] * 30,
+    }
+    found = open_hub(save(tmp_path / "set", train=datasets.Dataset.from_dict(columns, features=features)))
+    assert [found[i] for i in range(30)] == contents
+
+
+def test_the_whole_set_is_every_split_in_its_own_order(tmp_path: Path, contents: list[bytes | None]) -> None:
+    labels: dict[str, list[int | None]] = {"train": [2, None, 0, 1], "validation": [1, 0], "test": [-1, 2, None]}
+    starts = {"train": 0, "validation": 4, "test": 6}
+    splits = {n: table(contents[starts[n] : starts[n] + len(some)], some) for n, some in labels.items()}
+    name = save(tmp_path / "set", **splits)
+    found = open_hub(name, whole=True)
+    expected = {f"{n} {i}": contents[starts[n] + i] for n, some in labels.items() for i in range(len(some))}
+    known = {f"{n} {i}": -1 if label is None else label for n, some in labels.items() for i, label in enumerate(some)}
+    assert (len(found), found.num_train, found.class_names, found.notes) == (9, 9, ("x", "y", "z"), ())
+    assert {n: found[i] for i, n in enumerate(found.names)} == expected
+    assert dict(zip(found.names, found.labels.tolist(), strict=True)) == known
+    for split, some in labels.items():
+        own = [n for n in found.names if n.split()[0] == split]
+        assert own == [f"{split} {i}" for i in range(len(some))]
+    without = open_hub(name, use_labels=False, whole=True)
+    assert (without.names, set(without.labels.tolist()), without.class_names) == (found.names, {-1}, ())
+    assert found.fingerprint() != open_hub(name).fingerprint()
+
+
+def test_a_command_for_every_picture_takes_the_whole_set(tmp_path: Path, contents: list[bytes | None]) -> None:
+    name = save(tmp_path / "set", train=table(contents[:20], [0, 1] * 10), test=table(contents[20:], [-1] * 10))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(resolve(data="patterns").to_yaml())
+    run = msvq.load(tmp_path / "run")
+    num = {split: len(open_source(run, f"hf:{name}", split=split)) for split in ("all", "train", "test")}
+    assert num == {"all": 30, "train": 18, "test": 2}  # the test split has no labels, so that a tenth is held out
 
 
 def test_rows_without_a_picture_and_bad_pictures_are_skipped(tmp_path: Path, contents: list[bytes | None]) -> None:

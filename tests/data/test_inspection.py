@@ -9,6 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
+from msvq.completion import fit_to_data
+from msvq.config import Settings, resolve
 from msvq.data import inspection
 from msvq.data.decode import FACTS, examine, facts_of
 from msvq.data.folders import list_folder
@@ -175,3 +177,24 @@ def test_odd_shapes_and_a_broken_orientation_have_facts() -> None:
 )
 def test_batch_and_queue_fit_the_count(given: tuple[int, int, int, int], fitting: tuple[int, int]) -> None:
     assert fit_to_count(*given) == fitting
+
+
+@pytest.mark.parametrize("num", [10, 100, 300, 1000, 50_000])
+@pytest.mark.parametrize("batch", [8, 200, 256])
+def test_a_batch_that_was_asked_for_is_kept_and_fits_the_queue(num: int, batch: int) -> None:
+    kept, queue = fit_to_count(num, batch, 4096, 8, keep_batch=True)
+    assert kept == batch <= queue <= 4096
+    assert queue % batch == 0 or queue == 4096
+    assert queue <= max(batch, num // 2)
+
+
+def queue_of(settings: Settings) -> int:
+    return int((settings.method.get("base_options") or settings.method)["queue_size"])
+
+
+@pytest.mark.parametrize("method", ["msvq", "unmix"])
+def test_the_settings_keep_the_batch_that_was_asked_for(method: str) -> None:
+    settings = resolve(data="patterns", method=method, overrides=["train.batch_size=256"])
+    fitted, notes = fit_to_data(settings, 300, keep=["train.batch_size"])
+    assert (fitted.train.batch_size, queue_of(fitted)) == (256, 256)
+    assert notes == [f"300 pictures: the queue holds 256 instead of {queue_of(settings):,}"]

@@ -87,6 +87,13 @@ def test_a_csv_may_have_a_header_in_any_order_or_none(write: Write) -> None:
     assert write("list.csv", "file\na.png\nb.png\n").names == ["a.png", "b.png"]
 
 
+def test_the_plainest_of_several_titles_counts_whatever_comes_first(write: Write) -> None:
+    for header in ("name,path,label", "image,file,class"):
+        rows = (f"Photo of {letter},{letter}.png,{'cat' if letter < 'd' else 'dog'}" for letter in "abcdef")
+        listing = write("list.csv", "\n".join([header, *rows]))
+        assert classes(listing) == {f"{letter}.png": "cat" if letter < "d" else "dog" for letter in "abcdef"}
+
+
 def test_a_split_column_says_what_is_for_test(write: Write) -> None:
     rows = [f"{name},{kind},{'Test' if name < 'c' else 'train'}" for name, kind in LETTERS.items()]
     for header in ("path,label,split\n", ""):

@@ -178,6 +178,15 @@ def test_tiny_imagenet_sorts_its_classes_and_takes_val_as_test(served: Path, tmp
     )
 
 
+def test_tiny_imagenets_pictures_without_labels_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-imagenet-200"
+    for path, content in official_files("tinyimagenet").items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    row = next(row for row in catalogue(tmp_path) if row["name"] == "tinyimagenet")
+    assert row["state"] == "partial: 90 training and 12 test pictures"  # val/ has 12, test/ has one
+
+
 def test_tiny_imagenet_whose_val_was_sorted_into_folders(tmp_path: Path) -> None:
     folder = tmp_path / "tiny-imagenet-200"
     for path, content in official_files("tinyimagenet").items():

@@ -25,10 +25,11 @@ from rich.console import Console
 from msvq.data import checksums, packing
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
+from msvq.data.items import Items
 from msvq.data.listing import limit_train
 from msvq.data.lists import list_file
 from msvq.data.names import Names
-from msvq.data.packing import Items, Pack, open_pack
+from msvq.data.packing import Pack, open_pack
 from msvq.data.skipping import check_skipped
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.workers import Result, Task, Workers, perform

@@ -110,6 +110,20 @@ def test_a_picture_that_is_gone_is_replaced_by_the_next_that_can_be_read(folder:
     assert data.stream.lost == dict(lost)
 
 
+def test_labels_follow_the_pictures_that_stand_in_for_lost_ones(folder: Path) -> None:
+    stored, data = opened(folder, "store"), opened(folder)
+    assert data.stream is not None and np.array_equal(data.train.shown_labels(), data.train.labels)
+    at = [int(np.flatnonzero(data.train.labels == 0)[-1]), len(data.train) - 1]  # the last of a class, and of all
+    for index in at:
+        (folder / name_of(data.train, index)).unlink()
+    images = everything(data.train, 20)
+    data.stream.workers.close()
+    instead = [at[0] + 1, 0]
+    assert np.array_equal(images[at], everything(stored.train, 20)[instead])
+    assert data.train.labels[at].tolist() == [0, 1] and data.train.shown_labels()[at].tolist() == [1, 0]
+    assert (data.train.shown_labels() != data.train.labels).sum() == 2
+
+
 def test_too_many_lost_pictures_end_it(folder: Path) -> None:
     data = opened(folder, max_skipped=0.032)  # five of 160, of which two were never readable
     for index in range(3):

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from tests.export.conftest import make_run
 
 import msvq
 from msvq.export.card import escaped, model_card, slug
 from msvq.export.folder import config, example, training
 from msvq.export.formats import make_plan
+from msvq.export.results import measured
 from msvq.export.subject import Subject, read_subject
+from msvq.train.checkpoint import write_checkpoint
 
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
 CHECKED: dict[str, Any] = {
@@ -70,6 +73,22 @@ def test_a_folder_of_ones_own_is_no_data_set_of_the_hub(narrow: msvq.Run, tmp_pa
     assert "datasets" not in yaml.safe_load(text.split("---\n")[1])
     assert str(tmp_path) not in text + training(subject)
     assert yaml.safe_load(training(subject))["data"]["source"] == "private pictures"
+
+
+def test_the_log_of_a_run_says_nothing_of_another_runs_checkpoint(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", width=4)
+    state = {f"student.backbone.{name}": value for name, value in run.encoder.state_dict().items()}
+    own, other = (tmp_path / name / "checkpoints" / "epoch1.ckpt" for name in ("run", "other"))
+    for path in (own, other):
+        path.parent.mkdir(parents=True)
+        write_checkpoint(path, {"method": state, "step": run.metrics()[-1]["step"]})
+    subjects = {name: read_subject(run, name) for name in ("last", str(own), str(other))}
+    assert len({subject.step for subject in subjects.values()}) == 1
+    told = {name: [row.top1 for row in measured(subject)] for name, subject in subjects.items()}
+    assert told == {"last": [31.25], str(own): [31.25], str(other): []}
+    plan = make_plan("torchscript", subjects[str(other)])
+    card = model_card(subjects[str(other)], plan, format="torchscript", licence="mit", checked=CHECKED)
+    assert "31.25" not in card and "online knn" not in card
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,19 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
 import torch
+import torchvision
 from torch import nn
 from torchvision import models
 
 import msvq
 from msvq.export.folder import write_folder
 from msvq.export.formats import make_plan
+from msvq.export.libraries import build
 from msvq.export.network import ResNet
 from msvq.export.subject import Subject
 from msvq.export.verify import verify
@@ -67,6 +70,18 @@ def test_a_network_of_torchvision_keeps_the_norm_of_its_head(subject_of: MakeSub
     plan = make_plan("torchvision", subject_of(network, name="torchvision:vgg11"))
     assert "encoder.avgpool = torch.nn.AdaptiveAvgPool2d(1)" in plan.lines
     assert "encoder.classifier = encoder.classifier[:0]" in plan.lines
+
+
+def test_a_network_of_torchvision_keeps_the_pool_in_its_head(subject_of: MakeSubject) -> None:
+    encoder = make_backbone(BackboneSettings(name="torchvision:squeezenet1_1"), 64)
+    lines = build("torchvision", subject_of(encoder, name="torchvision:squeezenet1_1")).lines()
+    made: dict[str, Any] = {"torch": torch, "torchvision": torchvision}
+    exec("\n".join(lines), made)  # as the example of the export does
+    theirs = made["encoder"].eval()
+    theirs.load_state_dict(encoder.state_dict())
+    pictures = torch.randn(2, 3, 64, 64)  # large enough for a map of more than one pixel
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(pictures), encoder(pictures))
 
 
 def test_a_resnet_with_the_standard_stem_is_timms_own(subject_of: MakeSubject) -> None:

@@ -78,6 +78,15 @@ def test_pictures_of_any_kind(subject: Subject, prepare: Prepare, tmp_path: Path
     np.testing.assert_allclose(prepare(path), expected(subject, path), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none(subject: Subject, prepare: Prepare, tmp_path: Path, odd: float) -> None:
+    path, values = tmp_path / "picture.tif", np.linspace(0, 255, 90 * 120, dtype=np.float32).reshape(90, 120)
+    values[3, 5] = odd
+    Image.fromarray(values).save(path)
+    np.testing.assert_allclose(prepare(path), expected(subject, path), rtol=0, atol=1e-5)
+    assert len(np.unique(prepare(path))) > 50  # not all black and white
+
+
 @pytest.mark.parametrize("mode", ["P", "L", "RGB"])
 def test_a_colour_that_stands_for_transparency(subject: Subject, prepare: Prepare, tmp_path: Path, mode: str) -> None:
     path, image = tmp_path / "picture.png", of_mode("RGB").convert(mode)
@@ -86,7 +95,7 @@ def test_a_colour_that_stands_for_transparency(subject: Subject, prepare: Prepar
 
 
 @pytest.mark.parametrize("orientation", [2, 3, 4, 5, 6, 7, 8])
-@pytest.mark.parametrize("kind", ["png", "jpg"])
+@pytest.mark.parametrize("kind", ["png", "jpg", "tif"])
 def test_turned_pictures(subject: Subject, prepare: Prepare, tmp_path: Path, orientation: int, kind: str) -> None:
     path, exif = tmp_path / f"picture.{kind}", Image.Exif()
     exif[ORIENTATION] = orientation

@@ -201,6 +201,7 @@ def test_an_array_of_pictures_is_used_as_it_is(tmp_path: Path) -> None:
         (["--precision", "fp64"], "train.precision: should be"),
         (["--recipe", "cifar10", "--data-root", "nowhere"], "--data-root 'nowhere' is not a folder"),
         (["--set", "method.bn_splits=7"], "train.batch_size 64 is not a multiple of the method's bn_splits 7"),
+        (["--set", "method.queue_size=100000000000000"], "the networks and queues do not fit into the memory"),
     ],
 )
 @pytest.mark.parametrize("command", ["bench", "plan"])

@@ -12,10 +12,13 @@ from PIL import Image
 import msvq.measure.advice
 from msvq.cli import main
 from msvq.config import resolve
+from msvq.display import Display
+from msvq.evaluate.knn import SIMILARITIES
 from msvq.measure.advice import Alternative, advise, duration, gigabytes
-from msvq.measure.estimate import Disk, Estimate, Memory, Time
+from msvq.measure.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
 from msvq.measure.machine import available_memory, free_disk, group_limit, peak_memory
 from msvq.measure.plan import plan
+from msvq.measure.rehearsal import find_scene, rehearse
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
 
@@ -75,6 +78,27 @@ def test_a_data_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> Non
     assert "note: CIFAR-10 is not here" in out
     assert "--download" in out
     assert "Start it with: msvq pretrain --recipe cifar10 --epochs 2" in out.replace("\n", " ")
+
+
+def test_a_data_set_that_is_still_in_its_archive(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"not opened")
+    few = ["backbone.width=4", "train.batch_size=32", "method.bn_splits=1", "data.limit=64", "evaluate.knn_bank=100"]
+    report = plan(recipe="cifar10", data_root=tmp_path, epochs=1, overrides=few, steps=3)
+    assert report["pictures"]["test"] == 10_000
+    stand_in = "as many made-up pictures of its size stand in; nothing was extracted"
+    assert f"CIFAR-10 is an archive that was not opened yet: {stand_in}" in report["notes"]
+    assert "--download" not in report["command"]
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-python.tar.gz"]
+
+
+def test_the_labels_that_vote_in_the_end_count(tmp_path: Path) -> None:
+    overrides = ["backbone.width=4", "train.batch_size=32", "method.bn_splits=1", "evaluate.knn_bank=5000"]
+    settings = resolve(recipe="cifar10", data_root=tmp_path, overrides=overrides)
+    scene = find_scene(settings, Display())
+    with rehearse(settings, scene, recipe="cifar10") as trial:
+        one, last = _time_evaluation(trial, scene)
+        assert last > 3 * one  # features of all 50,000 rather than of 5,000, beside 10,000 of the test
+        assert _evaluation_bytes(trial, scene) == 4 * (32 * (3 * 50_000 + 2 * 10_000) + SIMILARITIES)
 
 
 def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:

@@ -39,7 +39,7 @@ def write_metrics(path: Path, *, labelled: bool) -> None:
     lines += [{"kind": "epoch", "epoch": e, "step": 33 * e, "images_per_second": 100.0} for e in range(1, 4)]
     for epoch in range(4):
         line: dict[str, Any] = {"kind": "eval", "epoch": epoch, "step": 33 * epoch, "rank": 3.0 + epoch}
-        line["feature_std"] = 0.1 + epoch / 100
+        line["feature_spread"] = 0.5 + epoch / 100
         if labelled:
             line["knn_top1"] = 30.0 + epoch
             line["false_negatives"] = {"view2": 1.0, "view3": 1.1, "view4": 1.2, "all": 2.0 + epoch}

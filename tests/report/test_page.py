@@ -198,15 +198,32 @@ def test_many_classes_are_a_list_of_pairs(tmp_path: Path) -> None:
     assert "21 classes are too many" in page_of(run)
 
 
-@pytest.mark.parametrize("size", [8, 11, 48])
-def test_sprite_sheet_holds_each_picture_in_its_place(size: int) -> None:
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (11, 11), (48, 48), (24, 32), (32, 24), (9, 40)])
+def test_sprite_sheet_holds_each_picture_in_its_place(height: int, width: int) -> None:
     flat = np.random.default_rng(0).integers(256, size=(7, 1, 1, 3), dtype=np.uint8)
-    sheet = sprite_sheet(np.broadcast_to(flat, (7, size, size, 3)).copy())
+    sheet = sprite_sheet(np.broadcast_to(flat, (7, height, width, 3)).copy())
+    size = sheet["size"]  # the page cuts out squares of it
+    assert size == max(height, width)
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet["src"].split(",")[1]))).convert("RGB"))
     for index in range(7):
         top, left = (place * sheet["step"] for place in divmod(index, sheet["columns"]))
         tile = picture[top : top + size, left : left + size].astype(int)
         assert abs(tile - flat[index]).max() <= 4
+
+
+def test_a_map_of_pictures_that_are_not_square_has_a_page(run: Path) -> None:
+    saved = dict(np.load(run / "eval" / "map.npz"))
+    np.savez(run / "eval" / "map.npz", **saved | {"images": np.zeros((60, 24, 32, 3), np.uint8)})
+    assert '"size": 32' in page_of(run)
+
+
+def test_without_a_confusion_matrix_the_page_has_all_else(run: Path) -> None:
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    del knn["confusion"]
+    write_json(run / "eval" / "knn.json", knn)
+    page = page_of(run)
+    assert "Which classes are confused?" not in page
+    assert "<b>61.5 %</b>" in page
 
 
 def test_a_full_page_is_small(run: Path) -> None:

@@ -270,8 +270,9 @@ def test_a_compiler_that_fails_gives_a_sentence(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(torch, "compile", fails)
     trainer = trainer_of(tmp_path, precision="fp32", compile=True)
-    with pytest.raises(BadInput, match=r"could not be compiled \(no compiler here\); leave out --compile"):
+    with pytest.raises(BadInput, match=r"could not be compiled \(no compiler here\); leave out --compile") as told:
         step_of(trainer)
+    assert "(a run that goes on: --set train.compile=false)" in str(told.value)
 
 
 @pytest.mark.parametrize(("most", "calls"), [(2**31 - 1, 2), (2**25, 3), (0, 2)])

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.options import Device, OwnBackbone, PrecisionName, Root, app
+from msvq.cli.options import Device, OwnBackbone, Root, app
 from msvq.display import Display, printable
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
@@ -78,7 +78,7 @@ def analyze(
     ] = None,
     backbone: OwnBackbone = None,
     device: Device = None,
-    precision: PrecisionName = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.

@@ -31,7 +31,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/demo"),
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", min=0)] = None,
 ) -> None:
-    """Train MSVQ on the embedded data set in a few minutes, and show what it learned."""
+    """Train MSVQ on the embedded data set in a few minutes, and show what it learned. An earlier demo is replaced."""
     from msvq.demo import demo as run_demo
 
     run_demo(out=out, seed=seed)
@@ -131,7 +131,7 @@ def pretrain(
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
         untouched = overwrite and not auto_resume and before is not None and before == _written(out)
-        way = "nothing was changed" if untouched else how_to_go_on(out, method, backbone)
+        way = "nothing was changed" if untouched else how_to_go_on(out, method, backbone, auto_resume)
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_first():
         return
@@ -147,13 +147,13 @@ def _written(out: Path) -> int | None:
         return None
 
 
-def how_to_go_on(out: Path, method: str | None, backbone: str | None = None) -> str:
+def how_to_go_on(out: Path, method: str | None, backbone: str | None = None, auto_resume: bool = False) -> str:
     """What to type after a run was stopped."""
     from msvq.own_code import is_code
     from msvq.resuming import has_checkpoint
 
     if not has_checkpoint(out):
-        return "nothing was trained yet, and the same command with --overwrite starts again"
+        return f"nothing was trained yet, and the same command{'' if auto_resume else ' with --overwrite'} starts again"
     flags = {"method": method, "backbone": backbone}  # code is run only when it is named again
     named = "".join(f" --{flag} {shlex.quote(name)}" for flag, name in flags.items() if name and is_code(name))
     return f"continue with: msvq pretrain --out {shlex.quote(str(out))} --resume{named}"

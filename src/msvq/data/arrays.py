@@ -104,7 +104,8 @@ def _split(train: Pictures, test: Pictures | None, *, whole: bool) -> Splits:
         return Splits(train, nothing, test or nothing, names)
     if num < 2:
         unused = f"without labels, the {len(test):,} test pictures are left out" if test is not None else ""
-        return Splits(train, nothing, nothing, (), (unused,) if unused else ())
+        unlabelled = Pictures(train.images, np.full(len(train), -1, np.int64))
+        return Splits(unlabelled, nothing, nothing, (), (unused,) if unused else ())
     if test is not None and (judged := np.flatnonzero(test.labels >= 0)).size:
         known = np.flatnonzero(train.labels >= 0)
         left_out = len(test) - len(judged)

@@ -23,6 +23,7 @@ for _plugin in ("Jpeg", "Png", "Bmp", "Gif", "WebP", "Tiff", "Ppm", "Tga", "Avif
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pictures with transparency
 PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
+GONE = "is not there"
 
 # How the EXIF orientation turns a picture upright.
 _UPRIGHT = {
@@ -115,7 +116,7 @@ def read_content(picture: str | bytes) -> bytes:
         except OSError as error:
             raise Unreadable(_trouble(error)) from None
         except ValueError:  # no file can have such a name
-            raise Unreadable("is not there") from None
+            raise Unreadable(GONE) from None
     if not content:
         raise Unreadable("is empty")
     return content
@@ -123,7 +124,7 @@ def read_content(picture: str | bytes) -> bytes:
 
 def _trouble(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        return "is not there"
+        return GONE
     if isinstance(error, PermissionError):
         return "may not be read: no permission"
     return f"cannot be read: {error.strerror or error}"
@@ -167,7 +168,9 @@ def _is_cut(error: Exception) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 where there is none that makes sense."""
+    """The EXIF orientation that is left to undo, 1 where there is none that makes sense."""
+    if image.format == "TIFF":  # Pillow turns it upright
+        return 1
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -193,7 +196,7 @@ def _as_rgb(image: Image.Image, side: int) -> Image.Image:
 def _from_wide(image: Image.Image, factor: int) -> Image.Image:
     """16-bit, 32-bit and floating-point grey: 0..65535 (0..255, 0..1) become 0..255."""
     pixels = np.asarray(image)
-    top = float(np.nan_to_num(pixels.max()))
+    top = float(pixels.max(where=np.isfinite(pixels), initial=0))
     values = np.nan_to_num(pixels[::factor, ::factor].astype(np.float32))
     scale = 255 / 65535 if top > 255 or image.mode.startswith("I;16") else 1.0 if top > 1 or image.mode == "I" else 255
     grey = np.clip(np.rint(values * scale), 0, 255).astype(np.uint8)

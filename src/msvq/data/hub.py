@@ -67,8 +67,11 @@ class HubPictures:
         return self.stamp
 
 
-def open_hub(name: str, *, use_labels: bool = True) -> HubPictures:
-    """The data set `name` (or a folder that the library can load), downloaded by the library if need be."""
+def open_hub(name: str, *, use_labels: bool = True, whole: bool = False) -> HubPictures:
+    """The data set `name` (or a folder that the library can load), downloaded by the library if need be.
+
+    `whole`: every picture of every split, whether or not training would use it.
+    """
     try:
         import datasets
     except ImportError:
@@ -88,19 +91,34 @@ def open_hub(name: str, *, use_labels: bool = True) -> HubPictures:
     label = next((key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
     label = label if use_labels else None
     class_names = tuple(features[label].names) if label else ()
+    labels = {n: _labels(table, label) for n, table in splits.items()}
+    # A row is read whole, and any other column of pictures would be decoded on the way, whatever is in it.
+    encoded = datasets.Image(decode=False)
+    tables = {n: table.select_columns([column]).cast_column(column, encoded) for n, table in splits.items()}
+    if whole:
+        return _in_a_row(name, tables, labels, class_names, column)
     tests = [n for n in TEST_NAMES if n in splits and n != train_name]
     # The first that has labels: often test has none, and validation serves.
-    test_name = next((n for n in tests if (_labels(splits[n], label) >= 0).any()), tests[0] if tests else None)
-    chosen = [splits[n] for n in (train_name, test_name) if n is not None]
-    tables = [table.cast_column(column, datasets.Image(decode=False)) for table in chosen]
-    labels = [_labels(table, label) for table in tables]
-    return _arranged(name, tables, labels, class_names, column)
+    test_name = next((n for n in tests if (labels[n] >= 0).any()), tests[0] if tests else None)
+    chosen = [n for n in (train_name, test_name) if n is not None]
+    return _arranged(name, [tables[n] for n in chosen], [labels[n] for n in chosen], class_names, column)
 
 
 def _labels(table: Any, column: str | None) -> NDArray[np.int64]:
     if column is None:
         return np.full(len(table), -1, np.int64)
     return np.array([-1 if value is None else value for value in table[column]], np.int64)
+
+
+def _in_a_row(
+    name: str, tables: dict[str, Any], labels: dict[str, NDArray[np.int64]], class_names: tuple[str, ...], column: str
+) -> HubPictures:
+    """All splits, one after another, each in its own order."""
+    names = [f"{split} {i}" for split, table in tables.items() for i in range(len(table))]
+    rows = tuple((table, np.arange(len(table))) for table in tables.values())
+    stamp = " ".join(str(table._fingerprint) for table in tables.values())
+    known = np.concatenate(list(labels.values()))
+    return HubPictures(f"{PREFIX}{name}", names, known, len(names), class_names, (), rows, column, stamp)
 
 
 def _arranged(

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from msvq.data.decode import FACTS, facts_of
 from msvq.data.hub import HubPictures
+from msvq.data.items import pieces
 from msvq.data.listing import Listing
-from msvq.data.packing import pieces
 from msvq.data.splits import Splits
 from msvq.data.workers import Workers
 from msvq.display import Display
@@ -184,13 +184,15 @@ def _allowed(contrast: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]
     return most
 
 
-def fit_to_count(num_pictures: int, batch_size: int, queue_size: int, bn_splits: int) -> tuple[int, int]:
+def fit_to_count(
+    num_pictures: int, batch_size: int, queue_size: int, bn_splits: int, *, keep_batch: bool = False
+) -> tuple[int, int]:
     """A batch and a queue for so many pictures: as given where they fit, else smaller.
 
-    An epoch should have four batches, and a queue should not hold more than half of the pictures.
+    An epoch should have four batches, and a queue should not hold more than half of the pictures, but a whole batch.
     """
     batch = batch_size
-    if batch > num_pictures // 4:
+    if batch > num_pictures // 4 and not keep_batch:
         most = num_pictures if num_pictures < 32 else max(8, num_pictures // 4)
         batch = 1 << (max(2, min(batch_size, most)).bit_length() - 1)
         batch -= batch % bn_splits if batch > bn_splits else 0

@@ -93,12 +93,18 @@ def arrange(
     )
 
 
+def by_class(labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Indices of each class's members, classes in their order; -1 is none."""
+    order = np.argsort(labels, kind="stable")
+    order = order[np.searchsorted(labels, 0, sorter=order) :]
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []
+
+
 def hold_out(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Indices of a fixed random tenth of each class, at least one where a class has two."""
     generator = np.random.default_rng(HELD_OUT_SEED)
     chosen = []
-    for label in range(int(labels.max(initial=-1)) + 1):
-        members = generator.permutation(np.flatnonzero(labels == label))
+    for members in map(generator.permutation, by_class(labels)):
         chosen.append(members[: max(round(HELD_OUT * len(members)), min(1, len(members) - 1))])
     return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
 

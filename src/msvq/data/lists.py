@@ -84,7 +84,8 @@ def _csv_rows(path: Path, rows: Iterator[list[str]]) -> Iterator[tuple[str, str,
         first = next((row for row in rows if any(map(str.strip, row))), [])
         titles = [title.strip().lower() for title in first]
         places = {
-            key: next((i for i, title in enumerate(titles) if title in known), None) for key, known in _COLUMNS.items()
+            key: next((titles.index(title) for title in known if title in titles), None)
+            for key, known in _COLUMNS.items()
         }
         if places["file"] is None:
             places = {"file": 0, "label": 1, "split": 2}

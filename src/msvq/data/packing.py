@@ -12,18 +12,19 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from msvq.data.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
-from msvq.data.decode import PASSING
+from msvq.data.decode import GONE, PASSING
+from msvq.data.items import Items, pieces
 from msvq.data.names import Names
 from msvq.data.places import packs
 from msvq.data.skipping import check_skipped
@@ -35,36 +36,7 @@ from msvq.files import no_room, write_atomically, write_text
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 PIXELS = "images.u8"
 FILES = {PIXELS: "u1", "kept.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}  # and what each is an array of
-RULES = 1  # part of a pack's key: raised when `decode` makes other pixels of the same file
-
-
-class Items(Protocol):
-    """Pictures to pack, in the order of the store."""
-
-    @property
-    def root(self) -> str:
-        """The folder that their names are relative to, where they are files."""
-        ...
-
-    @property
-    def origin(self) -> str:
-        """What they come from: packs of the same origin replace each other."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """What a person calls each."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> str | bytes:
-        """The picture's file, or its content."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Changes when a picture does."""
-        ...
+RULES = 2  # part of a pack's key: raised when `decode` makes other pixels of the same file
 
 
 @dataclass(frozen=True)
@@ -78,12 +50,27 @@ class Pack:
     digest: str  # of the content of their files
 
 
+def _address(items: Items, side: int) -> tuple[Path, str]:
+    """The folder of all packs of these pictures at this size, and the name of theirs as they are now."""
+    key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
+    return packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}", key
+
+
+def is_packed(items: Items, side: int) -> bool:
+    """Whether the pictures lie in the cache already, by what it says."""
+    place, key = _address(items, side)
+    try:
+        card = read_sealed(place / key / "pack.json", marks={"files"})
+    except Damaged:
+        return False
+    return card is not None and card["files"].keys() >= FILES.keys()
+
+
 def open_pack(
     items: Items, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
-    key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
-    place = packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}"
+    place, key = _address(items, side)
     try:
         pack = _load(place / key, side, pixels, display)
     except Damaged:
@@ -162,7 +149,7 @@ def _load(folder: Path, side: int, pixels: bool, display: Display, *, fresh: boo
     if card["key"] != folder.name:
         raise Damaged("it belongs to other pictures")
     skipped = tuple((_named(name), reason) for name, reason in card["skipped"])
-    passing = [Path(card["place"], name) for name, reason in skipped if reason.startswith(PASSING)]
+    passing = [Path(card["place"], name) for name, reason in skipped if reason.startswith((*PASSING, GONE))]
     if not fresh and any(map(opens, passing)):
         return None
     arrays = map_checked(folder, kinds, {} if fresh else card["files"], display)
@@ -285,12 +272,6 @@ def _close_gaps(path: Path, kept: NDArray[np.int64], row: int) -> None:
         file.truncate(len(kept) * row)
         file.flush()
         os.fsync(file.fileno())
-
-
-def pieces(items: Items, order: Sequence[int] | NDArray[np.int64], num: int = 32) -> Iterator[list[str | bytes]]:
-    """The items in portions for a worker."""
-    for start in range(0, len(order), num):
-        yield [items[int(i)] for i in order[start : start + num]]
 
 
 def _full(place: Path, needed: int) -> BadInput:

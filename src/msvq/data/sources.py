@@ -83,7 +83,7 @@ def locate(
 ) -> Found:
     """What there is: files to decode, or pictures that are arrays already. No picture is decoded.
 
-    `whole`: every picture of a folder, list or file of arrays, whether or not training would use it.
+    `whole`: every picture of a folder, list, file of arrays or hub data set, whether or not training would use it.
     """
     source, display, use_labels = settings.source, display or Display(), settings.labels == "auto"
     check_source(source)
@@ -99,7 +99,7 @@ def locate(
     if download:
         raise BadInput(f"--download fetches a known data set ({', '.join(OFFICIAL)}), not {source!r}")
     if source.startswith(PREFIX):
-        return open_hub(source.removeprefix(PREFIX), use_labels=use_labels)
+        return open_hub(source.removeprefix(PREFIX), use_labels=use_labels, whole=whole)
     path = at_home(source).absolute()
     if path.is_dir():
         return list_folder(path, use_labels=use_labels, whole=whole)

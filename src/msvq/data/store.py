@@ -65,6 +65,10 @@ class Pictures:
         else:
             yield from (self.images[start : start + num] for start in range(0, len(self), num))
 
+    def shown_labels(self) -> NDArray[np.int64]:
+        """The labels of what `in_order` has yielded: a stream puts the next picture in the place of one it has lost."""
+        return self.labels[self.images.shown()] if isinstance(self.images, Streamed) else self.labels
+
     def thinned(self, num: int | None) -> "Pictures":
         """At most `num` pictures, a fixed random choice, without copying them; None: all."""
         if num is None or num >= len(self):

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.data.packing import Items, pieces
+from msvq.data.items import Items, pieces
 from msvq.data.workers import Result, Workers
 from msvq.errors import BadInput
 
@@ -74,6 +74,15 @@ class Streamed:
             if sum(len(part.rows) for part in parts) == len(plan[0]):
                 yield self._whole(parts, plan.popleft())
                 parts = []
+
+    def shown(self) -> NDArray[np.int64]:
+        """Which picture stands in each place, where lost ones have been replaced."""
+        own = np.arange(len(self))
+        if not self.stream.lost:
+            return own
+        names, lost = self.stream.items.names, self.stream.lost
+        readable = np.flatnonzero([names[int(position)] not in lost for position in self.positions])
+        return readable[np.searchsorted(readable, own) % len(readable)] if len(readable) else own
 
     def _whole(self, parts: list[Result], batch: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         images = np.concatenate([part.rows for part in parts])

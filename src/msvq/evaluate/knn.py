@@ -21,6 +21,7 @@ from msvq.settings import Section
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
 GROUP = 8  # members of a group of the bank, of which the maximum is taken first
 SIMILARITIES = 2**25  # held at once (134 MB), so long as the chunks keep MIN_ROWS queries
+LAST_BANK = 100_000  # labelled pictures that vote when a run is over, where evaluate.knn_bank has fewer vote before
 VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
 MIN_ROWS = 64  # fewer would read the bank more often than they multiply by it
 
@@ -94,12 +95,22 @@ def knn_predict(bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int, t
 def knn_accuracy(
     bank: Tensor, queries: Tensor, labels: tuple[NDArray[int64], NDArray[int64]], *, k: int, temp: float
 ) -> float:
-    """Top-1 accuracy in percent of queries [M, d] by a bank [N, d], given the labels of bank and queries."""
+    """Top-1 accuracy in percent of queries [M, d] by a bank [N, d], given the labels of bank and queries.
+
+    Not a number if a feature is none, for nothing can be said of similarities then.
+    """
+    if not (bank.isfinite().all() and queries.isfinite().all()):
+        return float("nan")
     known, truth = (torch.from_numpy(part) for part in labels)
     num_classes = 1 + int(max(known.max(), truth.max()))
     vote = partial(knn_predict, k=k, temp=temp, num_classes=num_classes)
     voted = in_shares(len(queries), lambda rows: vote(bank, known, queries[rows]))
     return 100 * float((voted == truth).float().mean())
+
+
+def last_bank(bank: Pictures, knn_bank: int | None) -> Pictures:
+    """Those that vote when a run is over: more than during it, but not without end."""
+    return bank if knn_bank is None else bank.thinned(max(knn_bank, LAST_BANK))
 
 
 class KnnMonitor:
@@ -131,9 +142,9 @@ class KnnMonitor:
     def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
         """`knn_top1`, `knn_top1_best` over the epochs trained so far, and `knn_top1_val` of the held-out pictures."""
         bank, test = (self.features(method.encoder, part) for part in (self.bank, self.test))
-        known = self.bank.labels
+        known, truth = self.bank.shown_labels(), self.test.shown_labels()
         vote = partial(knn_accuracy, k=self.settings.knn_k, temp=self.settings.knn_temp)
-        found = {"knn_top1": vote(bank, test, (known, self.test.labels))}
+        found = {"knn_top1": vote(bank, test, (known, truth))}
         if len(self.held):
             rest, held = bank[self.rest], bank[self.held]
             found["knn_top1_val"] = vote(rest, held, (known[self.rest], known[self.held]))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from msvq.data.augment import Augment, ViewSettings
+from msvq.data.listing import by_class
 from msvq.data.loader import ORDER, VIEWS, derive_seed
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Streamed
@@ -39,9 +40,8 @@ def _take(labels: NDArray[int64], seed: int, count: Callable[[int], int]) -> tup
         raise BadInput("there is no labelled picture to choose from; give labelled data")
     generator = np.random.default_rng(seed)
     taken, others = [], []
-    for label in np.unique(labels[labels >= 0]):
+    for members in map(generator.permutation, by_class(labels)):
         # The first of one order, so that a smaller share is part of a larger one.
-        members = generator.permutation(np.flatnonzero(labels == label).astype(int64))
         num = count(len(members))
         taken.append(members[:num])
         others.append(members[num:])

@@ -117,12 +117,18 @@ def _without_classifier(network: nn.Module, encoder: nn.Module) -> list[Change]:
         head, kept = getattr(network, name), getattr(encoder, name, None)
         if isinstance(head, nn.Sequential) and isinstance(kept, nn.Sequential):
             changes.append(Change(name, f"encoder.{name}[:{len(kept)}]", head[: len(kept)]))
+        elif isinstance(kept, nn.AdaptiveAvgPool2d):
+            changes.append(_pool(name))
         else:
             changes.append(_nothing(name))
     pool = getattr(network, "avgpool", None)
     if isinstance(pool, nn.AdaptiveAvgPool2d) and pool.output_size not in (1, (1, 1)):
-        changes.append(Change("avgpool", "torch.nn.AdaptiveAvgPool2d(1)", nn.AdaptiveAvgPool2d(1)))
+        changes.append(_pool("avgpool"))
     return changes
+
+
+def _pool(layer: str) -> Change:
+    return Change(layer, "torch.nn.AdaptiveAvgPool2d(1)", nn.AdaptiveAvgPool2d(1))
 
 
 def _nothing(layer: str) -> Change:

@@ -30,7 +30,8 @@ def prepare(path: Any) -> Any:
     with Image.open(path) as picture:
         picture.draft(None, (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
         with suppress(Exception):  # damaged EXIF data
-            turn = UPRIGHT.get(int(picture.getexif().get(0x0112, 1)))
+            if picture.format != "TIFF":  # which Pillow turns upright
+                turn = UPRIGHT.get(int(picture.getexif().get(0x0112, 1)))
         square = _fit(_as_rgb(picture, size), size)
     pixels = np.asarray(square if turn is None else square.transpose(turn)) * how["rescale_factor"]
     pixels = (pixels - np.array(how["image_mean"])) / np.array(how["image_std"])
@@ -50,7 +51,7 @@ def _as_rgb(picture: Image.Image, size: int) -> Image.Image:
 def _from_wide(picture: Image.Image, factor: int) -> Image.Image:
     """Grey of 16 bits, 32 bits or floating-point numbers: 0..65535 (0..255, 0..1) become 0..255."""
     pixels, mode = np.asarray(picture), picture.mode
-    top = float(np.nan_to_num(pixels.max()))
+    top = float(pixels.max(where=np.isfinite(pixels), initial=0))
     scale = 255 / 65535 if top > 255 or mode.startswith("I;16") else 1.0 if top > 1 or mode == "I" else 255
     values = np.nan_to_num(pixels[::factor, ::factor].astype(np.float32)) * scale
     return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8)).convert("RGB")

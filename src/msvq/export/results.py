@@ -26,7 +26,7 @@ def measured(subject: Subject) -> list[Measured]:
     own_knn = any(result.get("kind") == "knn" and not result.get("transfer") for result in results)
     keys = {"knn_top1": "test pictures, measured while training"} if not own_knn else {}
     keys |= {"knn_top1_val": "training pictures whose labels were held out"}
-    lines = [line for line in record.metrics if line["step"] == subject.step]
+    lines = [line for line in record.metrics if subject.of_run and line["step"] == subject.step]
     return found + [row for key, note in keys.items() for row in _from_log(lines, key, note, subject)]
 
 

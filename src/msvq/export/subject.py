@@ -19,6 +19,7 @@ class Subject:
     encoder: nn.Module
     checkpoint: str
     step: int | None
+    of_run: bool  # whether the run's log tells of these weights
     backbone: dict[str, Any]
     train_size: int
     size: int
@@ -59,6 +60,7 @@ def read_subject(run: Run, checkpoint: str) -> Subject:
         encoder=weights.encoder,
         checkpoint=weights.checkpoint,
         step=weights.step,
+        of_run=weights.of_run,
         backbone=weights.backbone.model_dump(mode="json"),
         train_size=weights.train_size,
         size=fed.size,

@@ -17,7 +17,7 @@ from msvq.data.workers import available_cores
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict
+from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.evaluate.neighbours import NUM_BANK
 from msvq.measure.machine import forget_peak, held_memory, peak_memory
 from msvq.measure.rehearsal import Rehearsal, Scene, rehearse
@@ -206,7 +206,7 @@ def _time_steps(trial: Rehearsal, steps: int, pictures: int, display: Display, w
 
 
 def _time_evaluation(trial: Rehearsal, scene: Scene) -> tuple[float, float]:
-    """Seconds of one online evaluation, and of the look at neighbours in the end."""
+    """Seconds of one online evaluation, and of the looks in the end: kNN by more labels, and neighbours."""
     data, trainer, encoder = scene.data, trial.trainer, trial.trainer.method.encoder
     features = feature_function(data, trainer.device, trainer.precision)
     sample = (data.test if data.has_labels else data.train).part(0, SAMPLE)
@@ -220,11 +220,16 @@ def _time_evaluation(trial: Rehearsal, scene: Scene) -> tuple[float, float]:
         return num * per_picture + _seconds(lambda: effective_rank(made), trainer.device), last
     settings = trial.settings.evaluate
     num_bank, num_test = min(len(data.bank), settings.knn_bank or len(data.bank)), len(data.test)
-    num, queries = min(num_bank, MOST_BANK), torch.randn(min(QUERIES, num_test), dim)
+    most = len(last_bank(data.bank, settings.knn_bank))
+    num, queries = min(most, MOST_BANK), torch.randn(min(QUERIES, num_test), dim)
     bank, labels = torch.randn(num, dim), torch.arange(num) % data.num_classes
     options: dict[str, Any] = {"k": settings.knn_k, "temp": settings.knn_temp, "num_classes": data.num_classes}
     chunk = _seconds(lambda: knn_predict(bank, labels, queries, **options), torch.device("cpu"))
-    return (num_bank + num_test) * per_picture + chunk * num_test / len(queries) * num_bank / num, last
+
+    def judging(size: int) -> float:
+        return (size + num_test) * per_picture + chunk * num_test / len(queries) * size / num
+
+    return judging(num_bank), last + judging(most)
 
 
 def _evaluation_bytes(trial: Rehearsal, scene: Scene) -> int:
@@ -232,10 +237,7 @@ def _evaluation_bytes(trial: Rehearsal, scene: Scene) -> int:
     data, knn_bank = scene.data, trial.settings.evaluate.knn_bank
     if not data.has_labels:
         return 0
-    num, dim = (
-        min(len(data.bank), knn_bank or len(data.bank)),
-        int(getattr(trial.trainer.method.encoder, "feature_dim", 0)),
-    )
+    num, dim = len(last_bank(data.bank, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
     return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
 
 

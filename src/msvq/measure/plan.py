@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config import Settings, recipe_names, resolve
-from msvq.data.official import OFFICIAL
 from msvq.data.places import packs
 from msvq.data.sources import is_path
 from msvq.display import Display
@@ -115,7 +114,7 @@ def plan(
         return [one for one in found if one is not None]
 
     advice = advise(needs, room, alternatives)
-    absent = settings.data.source in OFFICIAL and scene.made_up
+    absent = scene.absent
     return {
         **_facts(needs, scene),
         **_needs(needs, room),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -18,7 +19,7 @@ from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader
 from msvq.data.official import OFFICIAL, find_official
-from msvq.data.packing import pack_bytes
+from msvq.data.packing import is_packed, pack_bytes
 from msvq.data.sources import ARRAYS, check_source, is_path, limited, locate, open_dataset, probe_sizes
 from msvq.data.splits import Splits
 from msvq.data.store import DataSet, Pictures
@@ -28,6 +29,7 @@ from msvq.errors import BadInput
 from msvq.files import at_home
 from msvq.methods import METHODS
 from msvq.pretraining import make_trainer
+from msvq.train.limits import room_for_networks
 from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
@@ -46,7 +48,7 @@ class Scene:
     pack: int = 0  # bytes of the packed pictures on disk
     unheld: int = 0  # bytes that the run holds in memory and the rehearsal does not
     items: Listing | HubPictures | None = None  # the files, where there are some
-    made_up: bool = False  # all of it
+    absent: bool = False  # the data set is not on this machine
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def rehearse(
         settings, changes = fit_to_data(settings, len(pictures), keep=keep)
         notes += changes
     settings = complete(settings, data, device)
-    method = build_method(settings, data.size)
+    with room_for_networks(torch.device("cpu")):
+        method = build_method(settings, data.size)
     if not len(pictures):
         raise BadInput(f"{settings.method_name} learns from labels, and {data.name} has none; choose another --method")
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=device)
@@ -115,7 +118,7 @@ def find_scene(settings: Settings, display: Display) -> Scene:
             raise BadInput(f"--data-root {str(root)!r} is not a folder; leave it out to go on without the pictures")
         place = find_official(source, None if root is None else at_home(root))
         if place is None or place.form == "archive":
-            return _official(settings)
+            return _official(settings, absent=place is None)
         arrays = place.form == "files" and source != "tinyimagenet"
     if arrays:
         return Scene(open_dataset(settings.data, display=display))
@@ -130,8 +133,8 @@ def made_up(num: int, side: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (num, side, side, 3), np.uint8)
 
 
-def _official(settings: Settings) -> Scene:
-    """An official data set that is not there, in its numbers and size."""
+def _official(settings: Settings, *, absent: bool) -> Scene:
+    """An official data set that is not there, or still in its archive, in its numbers and size."""
     facts = OFFICIAL[settings.data.source]
     size, test_size = settings.data.size or facts.size, settings.data.test_size or facts.test_size
     side = facts.test_size  # of its own pictures
@@ -154,10 +157,11 @@ def _official(settings: Settings) -> Scene:
         size=size,
         test_size=test_size,
     )
-    note = f"{facts.title} is not here: as many made-up pictures of its size stand in; nothing was downloaded"
+    why, left = ("is not here", "downloaded") if absent else ("is an archive that was not opened yet", "extracted")
+    note = f"{facts.title} {why}: as many made-up pictures of its size stand in; nothing was {left}"
     files = settings.data.source == "tinyimagenet"  # the others are arrays, which are read into memory
     whole = pack_bytes(len(train) + facts.num_test, side)
-    return Scene(data, (note,), pack=whole if files else 0, unheld=0 if files else whole, made_up=True)
+    return Scene(data, (note,), pack=whole if files else 0, unheld=0 if files else whole, absent=absent)
 
 
 def _files(settings: Settings, items: Listing | HubPictures) -> Scene:
@@ -173,7 +177,8 @@ def _files(settings: Settings, items: Listing | HubPictures) -> Scene:
         note, pack = "", 0
     else:
         pictures = Pictures(made_up(MADE_UP, side), items.labels, rows=np.arange(num) % MADE_UP)
-        note, pack = "made-up pictures stand in for the files: none was decoded or packed", pack_bytes(num, side)
+        note = "made-up pictures stand in for the files: none was decoded or packed"
+        pack = 0 if is_packed(items, side) else pack_bytes(num, side)
     data = DataSet(
         name=Path(settings.data.source).name,
         train=pictures.part(0, items.num_train),

@@ -31,7 +31,7 @@ MAIN = (
         kind="step",
     ),
     Curve("rank", "Rank of the features", "Directions that the features really use. Near 1: the encoder collapsed."),
-    Curve("feature_std", "Spread of the features", "How far pictures lie apart. Near 0: the encoder collapsed."),
+    Curve("feature_spread", "Spread of the features", "How far pictures lie apart, 0 to 1. Near 0: it collapsed."),
     Curve("lr", "Learning rate", "A rise to warm up, then a slow fall to 0 is as it should be.", kind="step"),
 )
 MORE = (
@@ -40,7 +40,7 @@ MORE = (
     Curve("alignment", "Alignment", "Distance of two views of one picture. Lower: views agree."),
     Curve("uniformity", "Uniformity", "How evenly pictures spread over the sphere. Lower: more evenly."),
     Curve("embedding_rank", "Rank of the embedding", "As above, behind the projection head."),
-    Curve("embedding_std", "Spread of the embedding", "As above, behind the projection head."),
+    Curve("embedding_spread", "Spread of the embedding", "As above, behind the projection head."),
     Curve("kl", "Divergence from the targets", "The part of the loss that the student can still remove.", kind="step"),
     Curve("same_class_share", "Same class in the queue", "Share of the negatives that are false ones."),
     Curve("disagreement", "Disagreement of soft labels", "0: all find the same pictures, so one would do."),
@@ -65,15 +65,17 @@ def smooth(points: Points, num: int = MAX_POINTS) -> Points:
 def charts(records: Sequence[Record], curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """A chart for each curve that some run has, the runs overlaid."""
     drawn = []
+    # Where an epoch's length is not known yet, all are told in steps.
+    in_steps = any(record.steps_per_epoch is None and record.last_step > 0 for record in records)
     for curve in curves:
-        points = [record.curve(curve.key, curve.kind) for record in records]
+        points = [record.curve(curve.key, curve.kind, in_steps=in_steps) for record in records]
         series = [
             Series(record.title, smooth(found), style)
             for style, (record, found) in enumerate(zip(records, points, strict=True))
             if len(found) > 1
         ]
         if series:
-            drawn.append(_chart(curve, series, x_label=_x_label(records, curve.kind)))
+            drawn.append(_chart(curve, series, x_label="step" if in_steps and curve.kind == "step" else "epoch"))
     return drawn
 
 
@@ -116,9 +118,3 @@ def _together(record: Record, curve: Curve, names: dict[str, str]) -> list[dict[
 def _chart(curve: Curve, series: list[Series], *, x_label: str) -> dict[str, Any]:
     chart = line_chart(series, x_label=x_label, y_label=curve.title, unit=curve.unit)
     return {"title": curve.title, "note": curve.note, "chart": chart}
-
-
-def _x_label(records: Sequence[Record], kind: str) -> str:
-    """Steps are told as epochs, unless no epoch is over."""
-    over = any(line.get("kind") == "epoch" for record in records for line in record.metrics)
-    return "epoch" if over or kind != "step" else "step"

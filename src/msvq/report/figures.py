@@ -57,13 +57,13 @@ def draw_figures(records: Sequence[Record], folder: Path) -> list[Path]:
 
 def _knn_curves(records: Sequence[Record]) -> Any:
     """Figure 4: kNN accuracy over the epochs, one curve a run."""
-    curves = {record.title: record.curve("knn_top1") for record in records}
-    if not any(len(points) > 1 for points in curves.values()):
+    curves = [(record.title, record.curve("knn_top1")) for record in records]
+    if not any(len(points) > 1 for _, points in curves):
         return None
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
-        for style, (name, points) in enumerate(curves.items()):
+        for style, (name, points) in enumerate(curves):
             draw_line(axes, points, name, style)
         axes.set(xlabel="epoch", ylabel="kNN accuracy (%)")
         if len(records) > 1:
@@ -106,7 +106,7 @@ def draw_maps(records: Sequence[Record]) -> Any:
         figure.set_size_inches(9.2, 5.4)
         drawn: dict[str, Any] = {}
         names = {class_name(s["class_names"], label) for _, s, _ in panels for label in np.unique(s["labels"])}
-        order = sorted(names, key=lambda name: _first(panels, name))
+        order = sorted(names, key=_places(panels).__getitem__)
         for axes, (title, saved, points) in zip(figure.subplots(1, 2), panels, strict=True):
             labels = np.array([class_name(saved["class_names"], label) for label in saved["labels"]])
             for style, name in enumerate(order):
@@ -121,13 +121,13 @@ def draw_maps(records: Sequence[Record]) -> Any:
     return draw
 
 
-def _first(panels: Sequence[tuple[str, dict[str, Any], Any]], name: str) -> int:
-    """A class's place in the first list of names that has it, so that it looks as on the page."""
+def _places(panels: Sequence[tuple[str, dict[str, Any], Any]]) -> dict[str, int]:
+    """Each class's place in the first list of names that has it, so that it looks as on the page."""
+    places = {class_name([], -1): -1}
     for _, saved, _ in panels:
-        names = [class_name(saved["class_names"], label) for label in range(int(saved["labels"].max()) + 1)]
-        if name in names:
-            return names.index(name)
-    return -1
+        for label in range(int(saved["labels"].max()) + 1):
+            places.setdefault(class_name(saved["class_names"], label), label)
+    return places
 
 
 def _mark(style: int, is_class: bool) -> dict[str, Any]:

@@ -91,16 +91,17 @@ def gallery(record: Record) -> dict[str, Any]:
 
 
 def sprite_sheet(images: NDArray[np.uint8], most_bytes: int = 1_000_000) -> dict[str, Any]:
-    """Pictures [n, s, s, 3] side by side in one: its address, and how to find picture i in it.
+    """Pictures [n, h, w, 3] side by side in one: its address, and how to find picture i in it.
 
-    Tiles are filled up to whole blocks of JPEG (8 pixels), so that no picture bleeds into its neighbour.
+    Tiles are squares, filled up to whole blocks of JPEG (8 pixels), so that no picture bleeds into its neighbour.
     """
-    num, size = images.shape[:2]
+    num, height, width = images.shape[:3]
+    size = max(height, width)
     step = -(-size // 8) * 8
     columns = max(1, int(np.ceil(num**0.5)))
     rows = max(1, -(-num // columns))
     tiles = np.zeros((rows * columns, step, step, 3), np.uint8)
-    tiles[:num] = np.pad(images, ((0, 0), (0, step - size), (0, step - size), (0, 0)), mode="edge")
+    tiles[:num] = np.pad(images, ((0, 0), (0, step - height), (0, step - width), (0, 0)), mode="edge")
     sheet = tiles.reshape(rows, columns, step, step, 3).swapaxes(1, 2).reshape(rows * step, columns * step, 3)
     sheet = np.ascontiguousarray(sheet)
     for quality in SHEET_QUALITIES:

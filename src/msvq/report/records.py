@@ -4,8 +4,9 @@ import csv
 import json
 import math
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -52,18 +53,19 @@ class Record:
         """The audit of the soft labels; empty for a method without any."""
         return _block(self.analysis, "false_negatives")
 
-    def curve(self, key: str, kind: str = "eval") -> Points:
-        """(epoch, value) of a key of the log, dots for keys of keys; steps are told as parts of epochs."""
+    def curve(self, key: str, kind: str = "eval", *, in_steps: bool = False) -> Points:
+        """(epoch, value) of a key of the log, dots for keys of keys; steps become parts of epochs, or stay."""
         lines = [line for line in self.metrics if line.get("kind") == kind and _is_number(_dig(line, key))]
         if kind == "step":
-            return [(line["step"] / self.steps_per_epoch, float(_dig(line, key))) for line in lines]
+            length = None if in_steps else self.steps_per_epoch
+            return [(line["step"] / (length or 1.0), float(_dig(line, key))) for line in lines]
         return [(float(line["epoch"]), float(_dig(line, key))) for line in lines]
 
     @property
-    def steps_per_epoch(self) -> float:
-        """Steps in an epoch; 1 while the first is not over, and its length not known."""
+    def steps_per_epoch(self) -> float | None:
+        """Steps in an epoch; None while the first is not over, and its length not known."""
         whole = [line for line in self.metrics if line.get("kind") == "epoch" and line.get("epoch")]
-        return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else 1.0
+        return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else None
 
     @property
     def last_step(self) -> int:
@@ -74,8 +76,8 @@ class Record:
         """The result of a kind of protocol as it stands for the run, or nothing.
 
         It is of the last checkpoint, after all steps, with all labels, on the run's own data; the frozen protocol comes
-        before one that was changed, and a changed one counts for kNN alone, whose k the number of labelled pictures
-        may lower.
+        before one that was changed, more seeds before fewer, and a changed one counts for kNN alone, whose k the number
+        of labelled pictures may lower.
         """
         last_step = self.last_step
         own = [
@@ -86,7 +88,7 @@ class Record:
             and not result.get("transfer")
             and (result.get("step") or last_step) >= last_step
         ]
-        own.sort(key=lambda result: bool(result.get("changes")))
+        own.sort(key=lambda result: (bool(result.get("changes")), -len(result.get("seeds") or ())))
         return next((result for result in own if kind == "knn" or not result.get("changes")), {})
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
@@ -125,12 +127,18 @@ def read_record(run: Path) -> Record:
 def read_records(runs: Iterable[Path]) -> list[Record]:
     """Read several runs; those of one name are told apart by their folders."""
     records = [read_record(run) for run in runs]
-    titles = [record.title for record in records]
-    for record in records:
-        if titles.count(record.title) > 1:
-            longer = printable("/".join(record.path.resolve().parts[-2:]))
-            object.__setattr__(record, "title", longer)
-    return records
+    paths = [record.path.resolve().parts[1:] for record in records]
+    lengths = [1] * len(records)
+    while True:
+        titles = [printable("/".join(parts[-length:])) for parts, length in zip(paths, lengths, strict=True)]
+        times = Counter(dict(zip(paths, titles, strict=True)).values())  # a run that was given twice counts once
+        longer = [
+            length + (times[title] > 1 and length < len(parts))
+            for title, parts, length in zip(titles, paths, lengths, strict=True)
+        ]
+        if longer == lengths:
+            return [replace(record, title=title) for record, title in zip(records, titles, strict=True)]
+        lengths = longer
 
 
 def _count_rows(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Tables of the page: protocols, runs beside one another, the confusion matrix, classes."""
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -113,7 +114,7 @@ def confusion(record: Record) -> dict[str, Any]:
     names = [str(name) for name in result.get("class_names") or []]
     names += [f"class {index}" for index in range(len(names), len(matrix))]
     rows = []
-    for truth, counts in enumerate(matrix):
+    for truth, counts in enumerate(matrix if len(matrix) <= MAX_MATRIX else []):
         total = max(1, sum(counts))
         cells = [
             {"count": count, "share": count / total, "own": guess == truth, "guess": names[guess]}
@@ -122,7 +123,7 @@ def confusion(record: Record) -> dict[str, Any]:
         rows.append({"name": names[truth], "cells": cells, "right": counts[truth] / total, "total": sum(counts)})
     return {
         "names": names,
-        "rows": rows if len(matrix) <= MAX_MATRIX else [],
+        "rows": rows,
         "pairs": confused_pairs(matrix, names),
         "num_classes": len(matrix),
     }
@@ -130,13 +131,17 @@ def confusion(record: Record) -> dict[str, Any]:
 
 def confused_pairs(matrix: Sequence[Sequence[int]], names: Sequence[str], num: int = NUM_PAIRS) -> list[dict[str, Any]]:
     """The pairs of classes (truth, guess) that are mistaken most often."""
-    pairs: list[dict[str, Any]] = [
-        {"truth": names[truth], "guess": names[guess], "count": count, "share": count / max(1, sum(counts))}
+    mistakes = (
+        (count, truth, guess)
         for truth, counts in enumerate(matrix)
         for guess, count in enumerate(counts)
         if guess != truth and count > 0
+    )
+    most = heapq.nsmallest(num, mistakes, key=lambda mistake: -mistake[0])
+    return [
+        {"truth": names[truth], "guess": names[guess], "count": count, "share": count / sum(matrix[truth])}
+        for count, truth, guess in most
     ]
-    return sorted(pairs, key=lambda pair: -pair["count"])[:num]
 
 
 def soft_label_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -42,11 +42,11 @@ def _numbers(record: Record) -> dict[str, Any]:
         numbers = [(f"{scores[0]:.1f} %", "untrained encoder"), (f"{scores[-1]:.1f} %", "after training")]
         return {"question": question, "numbers": numbers if len(scores) > 1 else numbers[:1]}
     ranks = [value for _, value in record.curve("rank")]
-    spreads = [value for _, value in record.curve("feature_std")]
+    spreads = [value for _, value in record.curve("feature_spread")]
     if ranks:
         numbers = [(f"{ranks[0]:.1f}", "rank, untrained encoder"), (f"{ranks[-1]:.1f}", "rank, after training")]
         if spreads:
-            numbers.append((f"{spreads[-1]:.4f}", f"spread (std), from {spreads[0]:.4f}"))
+            numbers.append((f"{spreads[-1]:.2f}", f"spread, from {spreads[0]:.2f}"))
         return {"question": "Do the features tell pictures apart?", "numbers": numbers}
     return {"question": "", "numbers": []}
 

@@ -115,7 +115,7 @@ def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
         scores=scores,
         knn_curve=knn,
         false_negatives={view: record.curve(f"false_negatives.{view}") for view in views},
-        steps_per_epoch=record.steps_per_epoch,
+        steps_per_epoch=record.steps_per_epoch or 1.0,
         seconds_per_picture=_seconds_per_picture(record),
         seconds=known.get("seconds"),
         memory=known.get("training_memory"),

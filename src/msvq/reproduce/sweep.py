@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msvq.data.workers import available_cores
-from msvq.directory import LOCK, locked
+from msvq.directory import LOCK, is_temporary, locked
 from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.reproduce.cells import Cell, Task, check_same
@@ -42,7 +42,7 @@ def check_place(out: Path, scale: str) -> None:
     """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(path.name != LOCK for path in out.iterdir()):
+    if not out.is_dir() or all(path.name == LOCK or is_temporary(path) for path in out.iterdir()):
         return
     if not (out / MANIFEST).is_file():
         raise BadInput(f"--out {str(out)!r} holds files that are not a sweep; choose another directory")

@@ -20,6 +20,7 @@ from msvq.retrieve.formats import Table, check_apart, writer_for
 from msvq.retrieve.parts import Parts, check_batch_size, check_readable
 from msvq.retrieve.source import open_source
 from msvq.run import Run, load
+from msvq.train.limits import OutOfMemory
 from msvq.version import __version__
 
 BATCH_SIZE = 256
@@ -71,6 +72,8 @@ def embed(
         try:
             parts.complete(batch_size, display)
             check_readable(parts.skipped, len(source))
+        except OutOfMemory:  # with a smaller --batch-size it goes on
+            raise
         except BadInput:
             parts.remove()
             raise

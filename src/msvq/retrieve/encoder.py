@@ -18,6 +18,7 @@ from msvq.evaluate.features import extract_features
 from msvq.model.libraries import is_library
 from msvq.own_code import is_code
 from msvq.run import Run
+from msvq.train.limits import or_too_large
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.weights import Weights, feeding, load_encoder
 
@@ -43,16 +44,18 @@ class Embedder:
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Features of the pictures; the same for a picture whatever the others are, in fp32 on a CPU."""
         batches = _filled(images) if self.device.type == "cpu" else iter([images])
-        features = extract_features(
-            self.encoder,
-            batches,
-            size=self.size,
-            mean=self.mean,
-            std=self.std,
-            device=self.device,
-            precision=self.precision,
-            feature_dim=self.feature_dim,
-        )
+        way = "free some" if self.device.type == "cpu" else "lower 'msvq embed --batch-size', or give --device cpu"
+        with or_too_large(f"{len(images)} pictures at a time do not fit into the memory of {self.device}; {way}"):
+            features = extract_features(
+                self.encoder,
+                batches,
+                size=self.size,
+                mean=self.mean,
+                std=self.std,
+                device=self.device,
+                precision=self.precision,
+                feature_dim=self.feature_dim,
+            )
         numbers: NDArray[np.float32] = features[: len(images)].numpy()
         if not np.isfinite(numbers).all():
             raise BadInput(

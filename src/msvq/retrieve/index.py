@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.data.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
-from msvq.data.decode import PASSING
+from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
 from msvq.data.packing import hold, opens
 from msvq.data.places import indexes
@@ -32,7 +32,7 @@ from msvq.retrieve.parts import Parts, check_readable
 from msvq.retrieve.source import Positions, Source
 
 KEPT = 3  # indexes of one origin; the oldest goes when another is made
-RULES = 1  # raised when the same pictures and encoder give another index
+RULES = 2  # raised when the same pictures and encoder give another index
 CARD, FEATURES = "index.json", "features.f32"
 FILES = {FEATURES: "<f4", "kept.i64": "<i8", "stamps.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}
 PARTS = ".parts"
@@ -87,7 +87,7 @@ def _current(folder: Path, source: Source, embedder: Embedder, display: Display)
     stored = _load(folder, embedder, display)
     if stored is None:
         return None
-    passing = [i for i, reason in stored.index.skipped.items() if reason.startswith(PASSING)]
+    passing = [i for i, reason in stored.index.skipped.items() if reason.startswith((*PASSING, GONE))]
     return None if any(opens(Path(source.root, source.names[i])) for i in passing) else stored
 
 
@@ -220,7 +220,7 @@ def _reusable(source: Source, before: _Stored | None) -> tuple[Positions, Positi
         if place in row_of:
             reused.append(position)
             rows.append(row_of[place])
-        elif not (reason := before.index.skipped[place]).startswith(PASSING):
+        elif not (reason := before.index.skipped[place]).startswith((*PASSING, GONE)):
             known[position] = reason
     return np.array(reused, np.int64), np.array(rows, np.int64), known
 

@@ -28,7 +28,7 @@ from msvq.retrieve.encoder import CHUNK, Embedder
 from msvq.retrieve.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
-RULES = 1  # raised when the same pictures and encoder give other parts
+RULES = 2  # raised when the same pictures and encoder give other parts
 CARD = "parts.json"
 
 

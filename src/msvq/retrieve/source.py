@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from msvq.data.decode import header_size
 from msvq.data.hub import HubPictures
+from msvq.data.items import pieces
 from msvq.data.listing import Listing
-from msvq.data.packing import pieces
 from msvq.data.sources import ARRAYS, DataSettings, absolute, is_path, locate
 from msvq.data.splits import Splits
 from msvq.data.workers import Result, Workers
@@ -68,6 +68,8 @@ def open_source(
     own = data is None or absolute(data) == run.config.data.source
     root = Path(data_root) if data_root is not None else run.config.data.root if own else None
     settings = DataSettings(source=run.config.data.source if data is None else data, root=root)
+    if own:  # a run without labels holds no picture out
+        settings = settings.model_copy(update={"labels": run.config.data.labels})
     whole = split == "all" and is_path(settings.source)
     found = locate(settings, download=download, display=display, whole=whole)
     num_train = len(found.train) if isinstance(found, Splits) else found.num_train

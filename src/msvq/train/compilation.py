@@ -28,5 +28,6 @@ def compiles(wanted: bool) -> Iterator[None]:
             raise
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise BadInput(
-            f"the networks could not be compiled ({reason[:200]}); leave out --compile, or install a C++ compiler"
+            f"the networks could not be compiled ({reason[:200]}); leave out --compile (a run that goes on: "
+            f"--set train.compile=false), or install a C++ compiler"
         ) from error

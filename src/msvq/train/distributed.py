@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from msvq import ranks
 from msvq.errors import BadInput
 from msvq.launch import is_first, local_rank, num_processes
 from msvq.methods.base import Method, Sight
@@ -26,8 +27,6 @@ from msvq.ranks import average_, gather, world_size
 TIME_LIMIT = "MSVQ_TIME_LIMIT"  # seconds that a process waits for another in the middle of a step
 DEFAULT_LIMIT = 60.0
 PATIENCE = timedelta(days=30)  # where one process has work that all wait for, such as packing the pictures
-
-_patient: dist.ProcessGroup | None = None
 
 
 class SaidElsewhere(BadInput):
@@ -44,7 +43,6 @@ class LostContact(ConnectionError):
 @contextmanager
 def joined() -> Iterator[None]:
     """Compute together with the processes that torchrun started, until `leave` or the end."""
-    global _patient
     if num_processes() == 1:
         yield
         return
@@ -56,7 +54,7 @@ def joined() -> Iterator[None]:
         store, number, num = meeting_place(limit)
         backend = "cpu:gloo,cuda:nccl" if with_gpus else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=num, timeout=limit)
-        _patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
+        ranks.patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
         yield
     except RuntimeError as error:
         if not is_lost_contact(error):
@@ -93,8 +91,7 @@ def meeting_place(limit: timedelta) -> tuple[Store, int, int]:
 
 def leave() -> None:
     """Go on alone."""
-    global _patient
-    _patient = None
+    ranks.patient = None
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -117,7 +114,7 @@ def agreeing() -> Iterator[None]:
     except (BadInput, OSError) as error:
         found = error
     sentences: list[str] = [""] * world_size()
-    dist.all_gather_object(sentences, "" if found is None else str(found) or type(found).__name__, group=_patient)
+    dist.all_gather_object(sentences, "" if found is None else str(found) or type(found).__name__, group=ranks.patient)
     if not any(sentences):
         return
     if is_first() and found is not None:
@@ -142,7 +139,7 @@ def _outlast_the_launcher() -> None:
 def wait_for_first() -> None:
     """Wait until the first process is here too, however long that takes."""
     if world_size() > 1:
-        dist.barrier(group=_patient)
+        dist.barrier(group=ranks.patient)
 
 
 def check_alike(what: str) -> None:

@@ -13,7 +13,7 @@ SHOWN = {
     "knn_top1": "  kNN {:.1f} %",
     "knn_top1_best": " (best {:.1f})",
     "rank": "  rank {:.1f}",
-    "feature_std": "  std {:.4f}",
+    "feature_spread": "  spread {:.3f}",
 }
 
 

@@ -137,7 +137,7 @@ class Trainer:
         """Write a checkpoint where it is time, at the end of the run, and when the run is asked to stop."""
         # Clocks, signals and callbacks differ between ranks, what is done about them must not.
         broken = self.listeners.failure is not None
-        wanted = 0 if last else self.interruptions.wanted or 0
+        wanted = self.interruptions.wanted or 0
         due, stop, failed = largest(last or broken or self.cadence.due(self.step), wanted, broken)
         if due or stop:
             self.save()

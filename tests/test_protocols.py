@@ -1,0 +1,65 @@
+"""What the frozen protocols say of features, without a network."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.report.fixtures import make_run
+from torch import Tensor, nn
+
+from msvq import protocols
+from msvq.data.store import DataSet, Pictures
+from msvq.display import Display
+from msvq.errors import BadInput
+from msvq.evaluate.knn import KnnSettings
+from msvq.evaluation import measure, save_result
+from msvq.model.backbones import BackboneSettings
+from msvq.protocols import Subject, by_knn
+from msvq.report.page import write_report
+
+NUM = 24
+VOTE = KnnSettings(k=3)
+
+
+def subject(bank: Tensor, test: Tensor) -> Subject:
+    """Of features of pictures of four classes in turn."""
+    pictures = Pictures(np.zeros((NUM, 8, 8, 3), np.uint8), np.arange(NUM, dtype=np.int64) % 4)
+    data = DataSet("four", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
+    cpu = torch.device("cpu")
+    return Subject(nn.Identity(), BackboneSettings(), data, cpu, "fp32", Display(), cached=(bank, test))
+
+
+def features() -> Tensor:
+    return torch.eye(4)[torch.arange(NUM) % 4]
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_knn_of_features_that_are_not_finite_is_refused(part: int, value: float) -> None:
+    both = features(), features()
+    both[part][5, 1] = value
+    with pytest.raises(BadInput, match="the features are not all finite"):
+        by_knn(subject(*both), VOTE, None, 0)
+
+
+def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "MOST_CONFUSED", 4)
+    found = by_knn(subject(features(), features()), VOTE, None, 0)
+    assert found["confusion"] == (6 * np.eye(4, dtype=int)).tolist()
+    monkeypatch.setattr(protocols, "MOST_CONFUSED", 3)
+    without = by_knn(subject(features(), features()), VOTE, None, 0)
+    assert without == {key: value for key, value in found.items() if key != "confusion"}
+    assert without["class_names"] == list("abcd")
+
+
+def test_a_result_without_a_matrix_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocols, "MOST_CONFUSED", 3)
+    run = make_run(tmp_path / "run", names=tuple("abcd"))
+    found = measure("knn", subject(features(), features()), VOTE)
+    place = {"transfer": False, "changes": {}, "checkpoint": "last", "data": "four", "protocol": "knn-3-t0.1/1"}
+    path = save_result(run, {**found, **place})
+    assert path == run / "eval" / "knn.json"
+    page = write_report(run, figures=False).read_text()
+    assert "Which classes are confused?" not in page
+    assert "<b>100.0 %</b>" in page
