@@ -83,6 +83,54 @@ def test_the_way_of_a_gpu_and_of_a_compiler_gives_the_same(way: str, monkeypatch
         torch.testing.assert_close(buffer, other.get_buffer(name))
 
 
+def test_all_blocks_at_once_give_what_they_give_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs, gradients and running statistics, in fp64, which takes that way only where it is told to."""
+    x, norm = pictures(32).to(memory_format=torch.channels_last).requires_grad_(), split_norm(4)
+    other, y = copy.deepcopy(norm), x.detach().clone().requires_grad_()
+    weight = torch.randn_like(x)
+    z = norm(x)
+    (z * weight).sum().backward()
+    monkeypatch.setattr(module, "_suits_one_call", lambda x, splits: True)
+    monkeypatch.setattr(module, "_normalised_in_turn", None)
+    z2 = other(y)
+    assert z2.is_contiguous(memory_format=torch.channels_last)
+    (z2 * weight).sum().backward()
+    torch.testing.assert_close(z, z2)
+    torch.testing.assert_close(x.grad, y.grad)
+    for mine, theirs in zip(norm.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    for name, buffer in norm.named_buffers():
+        torch.testing.assert_close(buffer, other.get_buffer(name))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_one_call_is_for_large_blocks_of_halves(dtype: torch.dtype) -> None:
+    large = torch.zeros(64, 2, 16, 8, dtype=dtype).to(memory_format=torch.channels_last)  # 1,024 a block and channel
+    is_half = dtype in (torch.bfloat16, torch.float16)
+    assert module._suits_one_call(large, 8) is is_half
+    assert not module._suits_one_call(large[:56], 8)
+    assert not module._suits_one_call(large.contiguous(), 8)
+
+
+@pytest.mark.parametrize("mean", [0.0, 5.0])
+def test_large_blocks_in_bf16_are_normalised_as_exactly_as_they_are_given(mean: float) -> None:
+    """A ReLU in place follows, as in a network; both against fp64 on the same rounded numbers."""
+    x = (torch.randn(64, 4, 16, 8) + mean).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
+    assert module._suits_one_call(x, 8)
+    norm, exact = SplitBatchNorm2d(4, 8), SplitBatchNorm2d(4, 8).double()
+    y = x.detach().double().requires_grad_()
+    weight = torch.randn(x.shape)
+    found, expected = torch.relu_(norm(x)), torch.relu(exact(y))
+    (found.float() * weight).sum().backward()
+    (expected * weight.double()).sum().backward()
+    torch.testing.assert_close(found.double(), expected, atol=0.01, rtol=0.01)
+    for name, tolerance in (("running_mean", 1e-5), ("running_var", 1e-4)):
+        kept = norm.get_buffer(name).double()
+        torch.testing.assert_close(kept, exact.get_buffer(name), atol=1e-6, rtol=tolerance)
+    assert x.grad is not None and y.grad is not None
+    assert (x.grad.double() - y.grad).abs().mean() < 0.01 * y.grad.abs().mean()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_goes_in_and_comes_out(dtype: torch.dtype) -> None:
     x = torch.randn(16, 8, 6, 6).to(memory_format=torch.channels_last)
