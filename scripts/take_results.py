@@ -1,6 +1,7 @@
 """Take the results of a sweep into the repository: `python scripts/take_results.py runs/reproduce-mini`.
 
-Its JSON files go to results/SCALE and its figures to docs/images, without the runs; docs/results.md is made from them.
+Its JSON files go to results/SCALE, those of its cells to results/SCALE/cells, and its figures to docs/images, without
+the runs; docs/results.md is made from them.
 """
 
 import shutil
@@ -11,6 +12,7 @@ from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.reproduce.embed import refreshed
 from msvq.reproduce.page import RESULTS
+from msvq.reproduce.records import FOLDER
 from msvq.reproduce.sweep import read_manifest
 
 
@@ -25,6 +27,10 @@ def take(sweep: Path, root: Path) -> list[Path]:
             place = places[file.suffix] / name
             place.parent.mkdir(parents=True, exist_ok=True)
             written.append(Path(shutil.copyfile(file, place)))
+    for file in sorted((sweep / RESULTS / FOLDER).glob("*.json")):
+        place = places[".json"] / FOLDER / file.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        written.append(Path(shutil.copyfile(file, place)))
     page = root / "docs" / "results.md"
     if page.is_file():
         write_text(page, refreshed(page))

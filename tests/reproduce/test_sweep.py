@@ -341,7 +341,7 @@ def test_other_pictures_are_noticed_before_anything_is_trained(
     assert not (out / "cells" / "patterns-msvq-s0").exists()
     (earlier / "checkpoints" / "last.ckpt").unlink()  # killed before it had trained: in nobody's way
     sweep = prepare("knn", scale="smoke", methods=["msvq"], out=out)
-    running.check_pictures(out, sweep.tasks[0], None, Display(Console(quiet=True)))
+    running.check_pictures(sweep, sweep.tasks[0], None, Display(Console(quiet=True)))
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,10 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Directory of the sweep; tables share its runs. (default: runs/reproduce-SCALE)")
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(help="Cells measured elsewhere, which are not trained again: the results of another sweep."),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at once, each in a process with its share of the processors.")] = 1,
     linear: Annotated[
         bool,
@@ -61,6 +65,7 @@ def reproduce(
         seeds=seeds,
         out=out,
         linear=linear,
+        known=known,
     )
     if dry_run:
         planned = running.dry_run(sweep, data_root=data_root, console=Console(stderr=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 from msvq.errors import BadInput
 from msvq.report.records import Points, Record, read_record
-from msvq.reproduce.cells import Cell, Request, check_same, choose_datasets, is_finished
+from msvq.reproduce.cells import Cell, Request, Task, check_same, choose_datasets, difference, is_finished
 from msvq.reproduce.sweep import CELLS
 
 
@@ -43,20 +43,49 @@ class Measured:
         return {name: float(value) for name, value in known.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class Known:
+    """A cell that was measured elsewhere."""
+
+    path: Path
+    scale: str
+    measured: Measured
+    settings: Mapping[str, Any]
+
+    def check(self, cell: Cell) -> None:
+        """Raise if it is not what the cell is now."""
+        changed = difference(cell.settings().model_dump(mode="json"), self.settings)
+        if self.scale != cell.scale:
+            changed = ("scale", cell.scale, self.scale)
+        if changed is not None:
+            key, now, then = changed
+            raise BadInput(
+                f"the cell in {str(self.path)!r} ran with another {key}: {then!r}, and it is {now!r} now; "
+                f"move that file away to run it again"
+            )
+
+    def covers(self, task: Task) -> bool:
+        """Whether nothing is left to measure of a task that has not been begun here."""
+        return not task.run.exists() and set(task.protocols) <= set(self.measured.scores)
+
+
 Place = tuple[str, str, int]  # data set, row, seed
 
 _SEED = re.compile(r"-s(\d+)$")  # at the end of a cell's name
 
 
-def gather(request: Request, out: Path, known: Mapping[str, Any]) -> tuple[Request, dict[Place, Measured]]:
+def gather(
+    request: Request, out: Path, known: Mapping[str, Any], elsewhere: Mapping[str, Known] | None = None
+) -> tuple[Request, dict[Place, Measured]]:
     """What the finished cells of a study have measured, and a request that shows all of them.
 
     A table keeps what earlier commands have trained for it, of other rows, seeds and data sets; a figure has the curves
-    that were asked for. `known`: what the sweep wrote down, by cell.
+    that were asked for. `known`: what the sweep wrote down, by cell. `elsewhere`: cells that need no run here.
     """
+    elsewhere = elsewhere or {}
     study, wide = request.study, request
     if study.kind != "map":  # which is a picture of one run
-        names = [path.name for path in (out / CELLS).glob("*")]
+        names = [*(path.name for path in (out / CELLS).glob("*")), *elsewhere]
         seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
         wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
     if study.kind == "table":
@@ -66,6 +95,8 @@ def gather(request: Request, out: Path, known: Mapping[str, Any]) -> tuple[Reque
     for place, cell in wide.cells().items():
         run = out / CELLS / cell.name
         one = measured(cell, run, known.get(cell.name, {})) if _is_same(cell, run) else None
+        if one is None and cell.name in elsewhere and _is_same(cell, elsewhere[cell.name]):
+            one = elsewhere[cell.name].measured
         if one is not None:
             found[place] = one
     datasets, keys, numbers = ({*column} for column in zip(*found, strict=True)) if found else (set(), set(), set())
@@ -81,10 +112,10 @@ def gather(request: Request, out: Path, known: Mapping[str, Any]) -> tuple[Reque
     return shown, found
 
 
-def _is_same(cell: Cell, run: Path) -> bool:
+def _is_same(cell: Cell, run: Path | Known) -> bool:
     """Whether a run is what the cell is now; one that nobody asked for is passed over if not."""
     try:
-        check_same(cell, run)
+        check_same(cell, run) if isinstance(run, Path) else run.check(cell)
     except BadInput:
         return False
     return True

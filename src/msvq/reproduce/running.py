@@ -20,7 +20,7 @@ from msvq.errors import BadInput
 from msvq.files import at_home
 from msvq.measure.advice import duration
 from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished
-from msvq.reproduce.collect import Measured, Place, gather
+from msvq.reproduce.collect import Known, Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
 from msvq.reproduce.formats import (
     ALSO,
@@ -36,6 +36,7 @@ from msvq.reproduce.formats import (
 from msvq.reproduce.hours import Planned, plan_tasks
 from msvq.reproduce.page import RESULTS, write_page, write_study
 from msvq.reproduce.progress import SweepDisplay
+from msvq.reproduce.records import read_records, write_records
 from msvq.reproduce.studies import STUDIES, choose_rows, find_study
 from msvq.reproduce.sweep import CELLS, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
@@ -61,6 +62,7 @@ class Sweep(NamedTuple):
     out: Path
     tasks: list[Task]
     command: str
+    known: Mapping[str, Known]  # cells that were measured elsewhere
 
 
 def prepare(
@@ -72,6 +74,7 @@ def prepare(
     seeds: int | None = None,
     out: Path | None = None,
     linear: bool = False,
+    known: Path | None = None,
 ) -> Sweep:
     """What is asked for as cells. Bad input is told here, before anything is touched."""
     study, size = find_study(name), find_scale(scale)
@@ -90,11 +93,16 @@ def prepare(
     )
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
+    records = {} if known is None else read_records(at_home(known))
+    for task in tasks:
+        if task.cell.name in records:
+            records[task.cell.name].check(task.cell)
+    tasks = [task for task in tasks if task.cell.name not in records or not records[task.cell.name].covers(task)]
     flags = {"scale": scale, "datasets": ",".join(datasets or ()), "methods": ",".join(methods or ())}
-    flags |= {"seeds": "" if seeds is None else str(seeds)}
+    flags |= {"seeds": "" if seeds is None else str(seeds), "known": "" if known is None else str(known)}
     words = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
     command = shlex.join(["msvq", "reproduce", study.name, *words, *["--linear"] * linear])
-    return Sweep(request, place, tasks, command)
+    return Sweep(request, place, tasks, command, records)
 
 
 def reproduce(
@@ -108,9 +116,11 @@ def reproduce(
     left = [task for task in tasks if not task.is_finished]
     have_data({task.cell.dataset for task in left}, data_root, download=download, display=display)
     for task in {task.cell.dataset: task for task in left}.values():  # one of each data set
-        check_pictures(out, task, data_root, display)
+        check_pictures(sweep, task, data_root, display)
     with opened(out, sweep.request.scale.name, tasks):
-        display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {len(tasks) - len(left)} of them finished, in {out}")
+        more = f"; {len(sweep.known)} known from elsewhere" if sweep.known else ""
+        done = f"{len(tasks) - len(left)} of them finished"
+        display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {done}, in {out}{more}")
         shown = SweepDisplay(console, tasks)
         try:
             failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, display=shown)
@@ -141,8 +151,9 @@ def have_data(datasets: set[str], data_root: Path | None, *, download: bool, dis
 def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     """Collect what the finished cells have measured and write it in every form."""
     out = sweep.out
-    request, found = gather(sweep.request, out, read_manifest(out)["cells"])
+    request, found = gather(sweep.request, out, read_manifest(out)["cells"], sweep.known)
     check_same_pictures(found)
+    write_records(out / RESULTS, request.scale.name, found.values(), out / CELLS)
     result = build(request, found, command=sweep.command)
     path, figures = out / RESULTS / request.study.name, []
     if request.study.kind in ("curves", "false-negatives"):
@@ -155,11 +166,15 @@ def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     return result, [write_page(out), *files]
 
 
-def check_pictures(out: Path, task: Task, data_root: Path | None, display: Display) -> None:
+def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Display) -> None:
     """Raise if cells of a task's data set were trained on other pictures than it would be."""
     dataset = task.cell.dataset
-    known = {}
-    for path in (out / CELLS).glob(f"{dataset}-*/environment.json"):
+    known = {
+        name: record.measured.machine["data_fingerprint"]
+        for name, record in sweep.known.items()
+        if name.startswith(f"{dataset}-") and "data_fingerprint" in record.measured.machine
+    }
+    for path in (sweep.out / CELLS).glob(f"{dataset}-*/environment.json"):
         if not has_checkpoint(path.parent) and not is_finished(path.parent):
             continue  # it has nothing to lose, and is begun again
         with suppress(OSError, ValueError, TypeError, KeyError):  # whoever reads that run says it better

@@ -1,0 +1,109 @@
+"""Cells that were measured elsewhere: as files, and as rows of a table that nobody trains again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.reproduce.test_sweep import shell
+from tests.reproduce.test_tables import measurement
+
+from msvq.errors import BadInput
+from msvq.reproduce.cells import Cell
+from msvq.reproduce.records import FOLDER, read_records, write_records
+from msvq.reproduce.running import prepare
+
+
+def recorded(folder: Path, *methods: str, scale: str = "smoke", dataset: str = "patterns", **changes: Any) -> Path:
+    """The results of a sweep whose runs are gone: a cell of each method, and its seed 1 too."""
+    runs, found = folder / "runs", []
+    for method in methods:
+        for seed in (0, 1):
+            cell = Cell(scale, dataset, method, (), seed)
+            settings = cell.settings()
+            (runs / cell.name).mkdir(parents=True)
+            (runs / cell.name / "config.yaml").write_text(settings.to_yaml())
+            found.append(replace(measurement(cell.name, seed, 50.0 + seed, 49.0 + seed), **changes))
+    write_records(folder, scale, found, runs)
+    return folder
+
+
+def test_a_cell_survives_its_run(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, "msvq", memory=None)
+    known = read_records(folder)
+    assert known == read_records(folder / FOLDER)
+    record = known["patterns-msvq-s1"]
+    assert record.measured == replace(measurement("patterns-msvq-s1", 1, 51.0, 50.0), memory=None)
+    record.check(Cell("smoke", "patterns", "msvq", (), 1))
+    text = (folder / FOLDER / "patterns-msvq-s1.json").read_text()
+    assert "root" not in json.loads(text)["settings"]["data"]  # nothing of the machine's folders
+
+
+def test_only_cells_that_have_a_run_are_written_down(tmp_path: Path) -> None:
+    assert write_records(tmp_path, "smoke", [measurement("patterns-msvq-s0", 0, 50, 49)], tmp_path / "runs") == []
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_known_cell_is_no_task(tmp_path: Path) -> None:
+    known, out = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep"
+
+    def names(study: str = "knn", **options: Any) -> list[str]:
+        sweep = prepare(study, scale="smoke", methods=["msvq", "ressl"], out=out, known=known, **options)
+        return [task.cell.name for task in sweep.tasks]
+
+    assert names() == ["patterns-ressl-s0"]
+    assert names("linear", seeds=2) == ["patterns-ressl-s0", "patterns-ressl-s1"]
+    assert "patterns-msvq-s0" in names("linear", linear=True)  # its linear accuracy is not known
+    (out / "cells" / "patterns-msvq-s0").mkdir(parents=True)
+    assert "patterns-msvq-s0" in names()  # begun here
+
+
+def test_the_command_makes_a_table_of_known_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known, out = recorded(tmp_path / "known", "msvq", "ressl", "mq"), tmp_path / "sweep"
+    words = ("--scale", "smoke", "--methods", "msvq,ressl", "--seeds", "2", "--known", known, "--out", out)
+    code, told, err = shell(capsys, "reproduce", "knn", *words)
+    assert code == 0, err
+    assert "0 cells" in told and "6 known from elsewhere" in told
+    result = json.loads((out / "results" / "knn.json").read_text())
+    rows = {row["row"]: row["cells"]["patterns"] for row in result["rows"]}
+    assert list(rows) == ["ressl", "mq", "msvq"]  # a table shows every cell that is known
+    assert rows["msvq"]["values"] == {"0": {"best": 50.0, "last": 49.0}, "1": {"best": 51.0, "last": 50.0}}
+    assert f"--known {known}" in result["command"]
+    assert not (out / "cells").exists()
+    assert not (out / "results" / FOLDER).exists()
+
+
+def test_a_cell_of_other_settings_is_refused_or_passed_over(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, "msvq", "mq")
+    path = folder / FOLDER / "patterns-msvq-s0.json"
+    text = json.loads(path.read_text())
+    text["settings"]["train"]["base_lr"] = 7.0
+    path.write_text(json.dumps(text))
+    with pytest.raises(BadInput, match=r"ran with another train\.base_lr: 7\.0"):
+        prepare("knn", scale="smoke", methods=["msvq"], known=folder)
+    prepare("knn", scale="smoke", methods=["ressl"], known=folder)  # it is not asked for
+    record = read_records(folder)["patterns-mq-s0"]
+    with pytest.raises(BadInput, match="ran with another scale: 'smoke'"):
+        record.check(Cell("mini", "cifar10", "mq", (), 0))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"cell": "x", "scores": 1}'])
+def test_what_is_no_cell_is_named(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInput, match="holds no cells"):
+        read_records(tmp_path)
+    (tmp_path / "notes.json").write_text(text)
+    code, _, err = shell(capsys, "reproduce", "knn", "--known", tmp_path, "--out", tmp_path / "sweep")
+    assert code == 2 and "notes.json' is no cell of a sweep, or damaged" in err
+    with pytest.raises(BadInput, match="is not a folder"):
+        read_records(tmp_path / "notes.json")
+
+
+def test_known_cells_of_other_pictures_are_noticed_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, out = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep"
+    words = ("--scale", "smoke", "--methods", "msvq,ressl", "--known", known, "--out", out)
+    code, _, err = shell(capsys, "reproduce", "knn", *words)
+    assert code == 2 and "was trained on other pictures of patterns" in err
+    assert not (out / "cells").exists()
