@@ -85,12 +85,15 @@ def limit_bar(width: int) -> tuple[str, float]:
 
 
 def training(scale: Scale, *, method: str, width: int, size: int = 32) -> dict[str, Any]:
-    """Whole training steps: another's loop, ours, and our networks alone."""
+    """Whole training steps: another's loop, ours, and our networks alone; ours also compiled, where that wins."""
     images, num = scale.images(size), scale.steps(width)
     sizes: dict[str, Any] = {"width": scale.width(width), "size": size, "batch_size": scale.batch_size}
     queue = [] if size <= 32 else ["method.queue_size=4096"]
     ours = Product(images, method=method, overrides=queue, **sizes)
-    parts = {name: partial(take, c.steps(), num) for name, c in (("ours", ours), ("limit", Limit(ours)))}
+    contenders: dict[str, Product | Limit] = {"ours": ours, "limit": Limit(ours)}
+    if width == 16 and size == 32 and not scale.quick:  # compiling takes a minute
+        contenders["compiled"] = Product(images, method=method, overrides=[*queue, "train.compile=true"], **sizes)
+    parts = {name: partial(take, contender.steps(), num) for name, contender in contenders.items()}
     other = "conventional" if method == "msvq" else "lightly"
     if other == "conventional" or has_lightly():
         peer = Elsewhere(ConventionalMSVQ if other == "conventional" else LightlyMoCoV2, images, **sizes)
@@ -107,6 +110,10 @@ def training(scale: Scale, *, method: str, width: int, size: int = 32) -> dict[s
         bar = (AT_LEAST, 3.1) if width == 64 else None
         note = " (where bf16 is native)"
         found["ours / conventional"] = row(ratio(seconds["conventional"], seconds["ours"]), bar, note=note)
+    if "compiled" in seconds:
+        for name in (other, "limit"):
+            if name in seconds:
+                found[f"compiled / {name}"] = row(ratio(seconds[name], seconds["compiled"]))
     return found | {"ours / limit": row(ratio(seconds["limit"], seconds["ours"]), limit_bar(width))}
 
 
