@@ -26,6 +26,7 @@ from torch import Tensor
 
 from msvq.data.patterns import make_patterns
 from msvq.data.workers import available_cores
+from msvq.errors import BadInput
 from msvq.evaluate.knn import knn_predict
 from msvq.methods import METHODS
 from msvq.model.losses import unit
@@ -92,7 +93,12 @@ def training(scale: Scale, *, method: str, width: int, size: int = 32) -> dict[s
     ours = Product(images, method=method, overrides=queue, **sizes)
     contenders: dict[str, Product | Limit] = {"ours": ours, "limit": Limit(ours)}
     if width == 16 and size == 32 and not scale.quick:  # compiling takes a minute
-        contenders["compiled"] = Product(images, method=method, overrides=[*queue, "train.compile=true"], **sizes)
+        compiled = Product(images, method=method, overrides=[*queue, "train.compile=true"], **sizes)
+        try:
+            next(compiled.steps())
+            contenders["compiled"] = compiled
+        except BadInput as reason:
+            print(f"the row of compiled networks is left out: {reason}")
     parts = {name: partial(take, contender.steps(), num) for name, contender in contenders.items()}
     other = "conventional" if method == "msvq" else "lightly"
     if other == "conventional" or has_lightly():

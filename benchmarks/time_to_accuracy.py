@@ -20,8 +20,9 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -236,19 +237,30 @@ def main() -> None:
     save(results, given.out)
     done = [Run(*(run[key] for key in Run._fields)) for run in results["runs"]]
     seeds = range(given.first_seed, given.first_seed + given.seeds)
-    left = [run for seed in seeds for name, minutes in wanted if (run := Run(name, minutes, seed)) not in done]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        tasks = [pool.submit(ask, {"run": run, "pace": results["paces"][run.contender]}, given) for run in left]
+    all_runs = dict.fromkeys(Run(name, minutes, seed) for seed in seeds for name, minutes in wanted)
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def do(run: Run) -> None:
+        if stopped.is_set():  # another has failed
+            return
         try:
-            for task in as_completed(tasks):
-                found = task.result()
-                results["runs"].append(found)
-                curve = ", ".join(f"{point['minutes']:.1f} min {point['knn_top1']:.1f} %" for point in found["curve"])
-                what = f"{found['contender']} {found['minutes']:g} min, seed {found['seed']}, {found['steps']} steps"
-                print(f"{what}: {curve}", flush=True)
-                save(results, given.out)
+            found = ask({"run": run, "pace": results["paces"][run.contender]}, given)
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # what has begun is let finish
+            stopped.set()
+            raise
+        with lock:  # whatever becomes of the others
+            results["runs"].append(found)
+            save(results, given.out)
+        curve = ", ".join(f"{point['minutes']:.1f} min {point['knn_top1']:.1f} %" for point in found["curve"])
+        print(f"{run.contender} {run.minutes:g} min, seed {run.seed}, {found['steps']} steps: {curve}", flush=True)
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        tasks = [pool.submit(do, run) for run in all_runs if run not in done]
+        try:
+            for task in tasks:
+                task.result()
+        except BaseException:
+            stopped.set()
             raise
     print("\n".join(conclusions(results["runs"])))
 

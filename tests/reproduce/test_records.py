@@ -11,8 +11,9 @@ from tests.reproduce.test_tables import measurement
 
 from msvq.errors import BadInput
 from msvq.reproduce.cells import Cell
+from msvq.reproduce.collect import gather
 from msvq.reproduce.records import FOLDER, read_records, write_records
-from msvq.reproduce.running import prepare
+from msvq.reproduce.running import Sweep, prepare
 
 
 def recorded(folder: Path, *methods: str, scale: str = "smoke", dataset: str = "patterns", **changes: Any) -> Path:
@@ -40,21 +41,34 @@ def test_a_cell_survives_its_run(tmp_path: Path) -> None:
     assert "root" not in json.loads(text)["settings"]["data"]  # nothing of the machine's folders
 
 
-def test_only_cells_that_have_a_run_are_written_down(tmp_path: Path) -> None:
-    assert write_records(tmp_path, "smoke", [measurement("patterns-msvq-s0", 0, 50, 49)], tmp_path / "runs") == []
-    assert not (tmp_path / FOLDER).exists()
+def test_a_known_cell_keeps_its_own_settings_beside_a_run_of_others(tmp_path: Path) -> None:
+    folder, runs = recorded(tmp_path / "known", "msvq"), tmp_path / "runs"
+    (runs / "patterns-msvq-s0").mkdir(parents=True)
+    (runs / "patterns-msvq-s0" / "config.yaml").write_text("of a run that is not finished")
+    known = read_records(folder)
+    files = write_records(tmp_path / "new", "smoke", [known["patterns-msvq-s0"].measured], runs, known)
+    assert [file.read_bytes() for file in files] == [known["patterns-msvq-s0"].path.read_bytes()]
+
+
+def names_of(sweep: Sweep) -> list[str]:
+    return [task.cell.name for task in sweep.tasks]
+
+
+def test_a_known_cell_is_no_map(tmp_path: Path) -> None:
+    sweep = prepare("tsne", scale="smoke", out=tmp_path / "sweep", known=recorded(tmp_path, "msvq"))
+    assert gather(sweep.request, sweep.out, {}, sweep.known)[1] == {}
 
 
 def test_a_known_cell_is_no_task(tmp_path: Path) -> None:
     known, out = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep"
 
     def names(study: str = "knn", **options: Any) -> list[str]:
-        sweep = prepare(study, scale="smoke", methods=["msvq", "ressl"], out=out, known=known, **options)
-        return [task.cell.name for task in sweep.tasks]
+        return names_of(prepare(study, scale="smoke", methods=["msvq", "ressl"], out=out, known=known, **options))
 
     assert names() == ["patterns-ressl-s0"]
     assert names("linear", seeds=2) == ["patterns-ressl-s0", "patterns-ressl-s1"]
     assert "patterns-msvq-s0" in names("linear", linear=True)  # its linear accuracy is not known
+    assert "patterns-msvq-s0" in names_of(prepare("tsne", scale="smoke", out=out, known=known))  # made of runs
     (out / "cells" / "patterns-msvq-s0").mkdir(parents=True)
     assert "patterns-msvq-s0" in names()  # begun here
 
@@ -64,14 +78,14 @@ def test_the_command_makes_a_table_of_known_cells(tmp_path: Path, capsys: pytest
     words = ("--scale", "smoke", "--methods", "msvq,ressl", "--seeds", "2", "--known", known, "--out", out)
     code, told, err = shell(capsys, "reproduce", "knn", *words)
     assert code == 0, err
-    assert "0 cells" in told and "6 known from elsewhere" in told
+    assert "0 cells" in told and "4 more are known from elsewhere" in told
     result = json.loads((out / "results" / "knn.json").read_text())
     rows = {row["row"]: row["cells"]["patterns"] for row in result["rows"]}
     assert list(rows) == ["ressl", "mq", "msvq"]  # a table shows every cell that is known
     assert rows["msvq"]["values"] == {"0": {"best": 50.0, "last": 49.0}, "1": {"best": 51.0, "last": 50.0}}
     assert f"--known {known}" in result["command"]
     assert not (out / "cells").exists()
-    assert not (out / "results" / FOLDER).exists()
+    assert read_records(out / "results").keys() == read_records(known).keys()  # and so from sweep to sweep
 
 
 def test_a_cell_of_other_settings_is_refused_or_passed_over(tmp_path: Path) -> None:
@@ -105,5 +119,5 @@ def test_known_cells_of_other_pictures_are_noticed_before_training(
     known, out = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep"
     words = ("--scale", "smoke", "--methods", "msvq,ressl", "--known", known, "--out", out)
     code, _, err = shell(capsys, "reproduce", "knn", *words)
-    assert code == 2 and "was trained on other pictures of patterns" in err
+    assert code == 2 and "was trained on other pictures of patterns" in err and "or leave out --known" in err
     assert not (out / "cells").exists()

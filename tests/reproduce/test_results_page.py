@@ -2,15 +2,19 @@
 
 import json
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
 from tests.reproduce.test_tables import result
 
 from msvq.errors import BadInput
+from msvq.reproduce.collect import gather
 from msvq.reproduce.embed import num_blocks, refreshed
 from msvq.reproduce.page import write_study
+from msvq.reproduce.running import prepare
 from msvq.reproduce.sweep import MANIFEST
+from msvq.reproduce.tables import build
 
 take = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "take_results.py"))["take"]
 
@@ -51,6 +55,21 @@ def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
     page.write_text(text.replace("knn.json", "gone.json"))
     with pytest.raises(BadInput, match="which is not there"):
         refreshed(page)
+
+
+def test_the_projects_own_tables_are_made_of_its_cells() -> None:
+    """Every file in results/mini comes out of results/mini/cells again, by its own command."""
+    folder = Path(__file__).parents[2] / "results" / "mini"
+    for file in sorted(folder.glob("*.json")):
+        expected = json.loads(file.read_text(encoding="utf-8"))
+        words = shlex.split(expected["command"])
+        given = dict(zip(words[3::2], words[4::2], strict=True))
+        methods = given["--methods"].split(",") if "--methods" in given else None
+        seeds = int(given["--seeds"]) if "--seeds" in given else None
+        sweep = prepare(words[2], scale="mini", methods=methods, seeds=seeds, out=folder / "no sweep", known=folder)
+        request, found = gather(sweep.request, sweep.out, {}, sweep.known)
+        made = build(request, found, command=expected["command"])
+        assert json.loads(json.dumps(made)) == expected, file.name
 
 
 def test_the_projects_own_page_shows_what_its_files_say() -> None:

@@ -77,7 +77,9 @@ def test_a_sweep_is_killed_half_way_and_continued(
     assert (cells["msvq"] / "letter.txt").read_text() == "not a run"
 
     # The one that was killed has come to the same weights as one that was not.
-    whole = msvq.pretrain(out=tmp_path / "whole", recipe="smoke", method="msv", console=Console(quiet=True))
+    whole = msvq.pretrain(
+        out=tmp_path / "whole", recipe="smoke", method="msv", precision="fp32", console=Console(quiet=True)
+    )
     assert (cells["msv"] / "encoder.safetensors").read_bytes() == (whole.path / "encoder.safetensors").read_bytes()
 
     found = json.loads((out / "results" / "linear.json").read_text())
@@ -255,9 +257,11 @@ def test_alone_it_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
         (["linear", "--scale", "small"], "unknown scale 'small'"),
         (["linear", "--scale", "smoke", "--methods", "msvqq"], "unknown row 'msvqq'; did you mean 'msvq'?"),
         (["linear", "--scale", "smoke", "--methods", ","], "--methods names no row"),
-        (["queue-size", "--scale", "smoke", "--methods", "msvq"], "queue-size has fixed rows"),
+        (["queue-size", "--scale", "smoke", "--methods", "msvq"], "unknown row 'msvq'"),
         (["linear", "--datasets", "cifar11"], "unknown data set of linear 'cifar11'; did you mean 'cifar10'?"),
         (["linear", "--datasets", "stl10"], "scale mini has cifar10 alone; stl10 takes --scale paper"),
+        (["linear", "--scale", "smoke", "--datasets", "cifar10"], "cifar10 takes --scale mini"),
+        (["linear", "--scale", "smoke", "--jobs", "0", "--dry-run"], "--jobs is a number of runs at once"),
         (["linear", "--scale", "smoke", "--seeds", "0"], "--seeds is a number of repetitions"),
         (["linear", "--scale", "smoke", "--jobs", "0", "--out", "{tmp}/new"], "--jobs is a number of runs at once"),
         (["linear", "--out", "{tmp}/new"], "--download fetches it (170 MB), --data-root DIR says where else it is"),

@@ -16,7 +16,7 @@ from msvq.reproduce.cells import FINISHED, Cell, Request
 from msvq.reproduce.claims import judge, judge_false_negatives
 from msvq.reproduce.collect import Measured, Score, measured
 from msvq.reproduce.figures import draw_curves
-from msvq.reproduce.formats import as_csv, latex, markdown, number, spread
+from msvq.reproduce.formats import as_csv, claims_csv, latex, markdown, number, spread
 from msvq.reproduce.page import write_page, write_study
 from msvq.reproduce.running import Outcome, check_same_pictures, prepare, show
 from msvq.reproduce.sweep import MANIFEST
@@ -198,8 +198,14 @@ def test_markdown_latex_and_csv_agree_with_the_json(name: str) -> None:
                 expected += [] if part is None else [part["mean"], part["std"]]
             expected += [] if place["difference"] is None else [place["difference"]]
             assert shown[: len(expected)] == pytest.approx(expected, abs=0.006), (form, line)
-    told = {entry["row"]: entry for entry in csv.DictReader(io.StringIO(as_csv(table)))}
+    lines = list(csv.DictReader(io.StringIO(as_csv(table))))
+    told = {entry["row"]: entry for entry in lines if entry["measure"] == table["measure"]}
     assert list(told) == [row["row"] for row in table["rows"]]
+    others = {entry["row"]: entry for entry in lines if entry["measure"] == "knn-all"}
+    places = {row["row"]: row["cells"]["cifar10"]["knn-all"] for row in table["rows"]}
+    expected_others = {row: place["last"]["mean"] for row, place in places.items() if place}
+    assert {row: float(entry["last_mean"]) for row, entry in others.items()} == expected_others
+    assert all(entry["published"] == entry["difference"] == "" for entry in others.values())
     for row in table["rows"]:
         place, entry = row["cells"]["cifar10"], told[row["row"]]
         for kind in ("best", "last"):
@@ -207,6 +213,29 @@ def test_markdown_latex_and_csv_agree_with_the_json(name: str) -> None:
             for key, value in part.items():
                 assert entry[f"{kind}_{key}"] == ("" if value is None else str(value))
         assert entry["published"] == ("" if place["published"] is None else str(place["published"]))
+
+
+def test_every_claim_is_a_line_of_csv() -> None:
+    table = result("knn")
+    lines = list(csv.DictReader(io.StringIO(claims_csv(table))))
+    assert [line["claim"] for line in lines] == [claim["claim"] for claim in table["claims"]]
+    for line, claim in zip(lines, table["claims"], strict=True):
+        assert (line["study"], line["scale"], line["verdict"]) == ("knn", "mini", claim["verdict"])
+        assert line["difference"] == ("" if claim["difference"] is None else str(claim["difference"]))
+    assert result("false-negatives")["claims"][0]["published_ratio"] == 2
+    assert ",2.0,1.5," in claims_csv(result("false-negatives"))
+
+
+def test_the_linear_protocol_in_its_own_columns_is_compared_with_the_published_number() -> None:
+    request, found = made_up("linear", linear=True)
+    place = ("cifar10", "msvq", 0)
+    found[place] = replace(found[place], scores={**found[place].scores, "linear": Score(60.0, 61.0)})
+    table = build(request, found, command="msvq reproduce linear --linear")
+    row = next(row for row in table["rows"] if row["row"] == "msvq")["cells"]["cifar10"]
+    assert row["linear_difference"] == pytest.approx(61.0 - 91.46)
+    assert f"{61.0 - 91.46:+.2f}" in markdown(table)
+    lines = [line for line in csv.DictReader(io.StringIO(as_csv(table))) if line["measure"] == "linear"]
+    assert [(line["row"], line["published"], line["best_mean"]) for line in lines] == [("msvq", "91.46", "61.0")]
 
 
 def test_latex_escapes_what_it_must() -> None:
@@ -252,7 +281,7 @@ def test_files_and_page_of_a_sweep(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
     for name in ("knn", "teacher-temperature"):
         files = write_study(tmp_path, result(name), [])
-        assert [file.suffix for file in files] == [".md", ".json", ".tex", ".csv"]
+        assert [file.name.removeprefix(name) for file in files] == [".md", ".json", ".tex", ".csv", "-claims.csv"]
     text = write_page(tmp_path).read_text()
     for words in (
         "Temperature of the teachers",

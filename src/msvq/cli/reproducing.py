@@ -68,6 +68,7 @@ def reproduce(
         known=known,
     )
     if dry_run:
+        running.check_jobs(jobs)
         planned = running.dry_run(sweep, data_root=data_root, console=Console(stderr=True))
         running.show_plan(sweep, planned, jobs, console)
         return

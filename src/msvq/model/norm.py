@@ -38,8 +38,8 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         if len(input) % splits:
             raise ValueError(f"a batch of {len(input)} does not divide into {splits} batch-norm groups")
         self.num_batches_tracked.add_(1)
-        # Block by block is the fastest on a processor, whose caches a block fits better than a batch does. A GPU is
-        # better served by one kernel over the blocks, and a compiler by a formula that it can fuse with its neighbours.
+        # On a processor the blocks stay where they are, and fit its caches better than a batch does. A GPU is better
+        # served by one kernel over the blocks, and a compiler by a formula that it can fuse with its neighbours.
         normalise = _as_channels if input.device.type != "cpu" else _block_by_block
         if torch.compiler.is_compiling():
             normalise = _by_formula
@@ -97,7 +97,7 @@ def _by_formula(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float
 
 
 def _block_by_block(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
-    """Each block by PyTorch's own batch norm, straight into its place in the output."""
+    """Each block by PyTorch's own kernels, straight into its place in the output."""
     output, mean, scale = cast(Normalised, _BlockNorm.apply(x, weight, bias, splits, eps))
     return output, mean, _unbiased(scale.pow(-2).sub_(eps), x.numel() // (splits * x.shape[1]))
 

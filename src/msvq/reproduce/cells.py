@@ -145,8 +145,8 @@ def choose_datasets(study: Study, scale: Scale, wanted: Sequence[str] | None) ->
         return known
     for name in wanted:
         if name not in known and name in study.datasets:
-            larger = [other.name for other in SCALES.values() if name in other.datasets]
-            raise BadInput(f"scale {scale.name} has {', '.join(known)} alone; {name} takes --scale {larger[0]}")
+            other = [other.name for other in SCALES.values() if name in other.datasets][-1]  # the smallest
+            raise BadInput(f"scale {scale.name} has {', '.join(known)} alone; {name} takes --scale {other}")
         if name not in known:
             raise unknown(f"data set of {study.name}", name, known)
     if not wanted:

@@ -80,7 +80,8 @@ def gather(
     """What the finished cells of a study have measured, and a request that shows all of them.
 
     A table keeps what earlier commands have trained for it, of other rows, seeds and data sets; a figure has the curves
-    that were asked for. `known`: what the sweep wrote down, by cell. `elsewhere`: cells that need no run here.
+    that were asked for. `known`: what the sweep wrote down, by cell. `elsewhere`: cells that need no run here, but for
+    a map, which is drawn from runs.
     """
     elsewhere = elsewhere or {}
     study, wide = request.study, request
@@ -95,7 +96,7 @@ def gather(
     for place, cell in wide.cells().items():
         run = out / CELLS / cell.name
         one = measured(cell, run, known.get(cell.name, {})) if _is_same(cell, run) else None
-        if one is None and cell.name in elsewhere and _is_same(cell, elsewhere[cell.name]):
+        if one is None and study.kind != "map" and cell.name in elsewhere and _is_same(cell, elsewhere[cell.name]):
             one = elsewhere[cell.name].measured
         if one is not None:
             found[place] = one

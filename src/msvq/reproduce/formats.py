@@ -40,7 +40,7 @@ def table_grid(result: Result, dataset: str) -> Grid:
         columns["probe"] = [spread(cell["last"]) for cell in cells]
         if any(cell["linear"] for cell in cells):
             columns |= _two_epochs(cells, "linear")
-            columns["difference"] = [_behind(cell) for cell in cells]
+            columns["difference"] = [number(cell["linear_difference"], sign=True) for cell in cells]
         columns |= _two_epochs(cells, "knn")
     else:
         columns["best epoch"] = [spread(cell["best"]) for cell in cells]
@@ -62,13 +62,6 @@ def _two_epochs(cells: Sequence[Result], protocol: str) -> dict[str, list[str]]:
         f"{title}, {epoch} epoch": [spread((cell[protocol] or NOTHING)[epoch]) for cell in cells]
         for epoch in ("best", "last")
     }
-
-
-def _behind(cell: Result) -> str:
-    """The paper's protocol beside the published number, on the best epoch."""
-    if cell["linear"] is None or cell["published"] is None:
-        return DASH
-    return number(cell["linear"]["best"]["mean"] - cell["published"], sign=True)
 
 
 def _also(cell: Result) -> str:
@@ -227,33 +220,61 @@ def _tex(text: str) -> str:
 
 CSV_COLUMNS = (
     "study", "scale", "measure", "dataset", "row", "backprop", "published", "source",
-    "best_mean", "best_std", "last_mean", "last_std", "difference", "seeds",
+    "best_mean", "best_std", "last_mean", "last_std", "difference", "seeds", "also_published",
 )  # fmt: skip
 CURVE_COLUMNS = ("study", "scale", "dataset", "series", "epoch", "mean", "std")
 
 
+CLAIM_COLUMNS = (
+    "study", "scale", "dataset", "claim", "published_difference", "difference", "std", "seeds", "p", "verdict",
+)  # fmt: skip
+
+
 def as_csv(result: Result) -> str:
-    """A line for each number, unrounded: of a table's places, or of a figure's points."""
+    """A line for each number, unrounded: of a table's places by each measure, or of a figure's points."""
+    if result["kind"] == "table":
+        return _csv(CSV_COLUMNS, _table_lines(result))
+    lines: list[Sequence[Any]] = []
+    for panel in result.get("panels", ()):
+        for name, points in panel["series"].items():
+            start = (result["name"], result["scale"], panel["dataset"], name)
+            lines += [(*start, point["epoch"], point["mean"], point["std"]) for point in points]
+    return _csv(CURVE_COLUMNS, lines)
+
+
+def claims_csv(result: Result) -> str:
+    """A line for each claim; of costs and counts, the differences are ratios."""
+    lines = []
+    for claim in result["claims"]:
+        published = claim["published_ratio"] if claim.get("ratios") else claim["published_difference"]
+        found = {**claim, "study": result["name"], "scale": result["scale"], "published_difference": published}
+        lines.append([found[column] for column in CLAIM_COLUMNS])
+    return _csv(CLAIM_COLUMNS, lines)
+
+
+def _csv(columns: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    if result["kind"] == "table":
-        writer.writerow(CSV_COLUMNS)
-        writer.writerows(_table_lines(result))
-    else:
-        writer.writerow(CURVE_COLUMNS)
-        for panel in result.get("panels", ()):
-            for name, points in panel["series"].items():
-                start = (result["name"], result["scale"], panel["dataset"], name)
-                writer.writerows((*start, point["epoch"], point["mean"], point["std"]) for point in points)
+    writer.writerow(columns)
+    writer.writerows(lines)
     return text.getvalue()
 
 
 def _table_lines(result: Result) -> list[Sequence[Any]]:
+    """The table's own measure is compared with the published number; the linear protocol in its place is, too."""
     lines: list[Sequence[Any]] = []
     for row in result["rows"]:
         for dataset, cell in row["cells"].items():
-            best, last = cell["best"] or {}, cell["last"] or {}
-            start = (result["name"], result["scale"], result["measure"], dataset, row["row"], row["backprop"])
-            ours = (best.get("mean"), best.get("std"), last.get("mean"), last.get("std"), cell["difference"])
-            lines.append((*start, cell["published"], cell["source"], *ours, len(cell["values"])))
+            told, num = (cell["published"], cell["source"]), len(cell["values"])
+            measures = {result["measure"]: (cell, told, cell["difference"])}
+            for name in ("linear", "knn", "knn-all"):
+                if cell.get(name):
+                    is_linear = name == "linear" and cell["linear_difference"] is not None
+                    behind = (told, cell["linear_difference"]) if is_linear else ((None, None), None)
+                    measures[name] = (cell[name], *behind)
+            for name, (values, published, difference) in measures.items():
+                best, last = values["best"] or {}, values["last"] or {}
+                ours = (best.get("mean"), best.get("std"), last.get("mean"), last.get("std"), difference)
+                start = (result["name"], result["scale"], name, dataset, row["row"], row["backprop"])
+                lines.append((*start, *published, *ours, num, _also(cell) if name == result["measure"] else ""))
     return lines

@@ -24,6 +24,7 @@ class Reference:
     step: float  # the mean over the run
     evaluation: float  # one
     evaluations: int
+    checkpoints: float = 0.0  # all of a run's
     whole: float = 1.0  # all labelled and test pictures over those that an evaluation takes
 
 
@@ -52,10 +53,13 @@ def time_reference(cell: Cell, data_root: Path | None, display: Display) -> Refe
             display=display,
             what=f" of {REFERENCE} on {cell.dataset}",
         )
+        for told in needs.notes:  # that stand-ins were timed, for one
+            display.note(told)
         time = needs.time
         bank, test, vote = len(scene.data.bank), len(scene.data.test), settings.evaluate.knn_bank
     steps, whole = time.steps_per_epoch * time.epochs, (bank + test) / (min(bank, vote or bank) + test)
-    return Reference(time.training / steps, time.evaluation / max(1, time.evaluations), time.evaluations, whole)
+    evaluation = time.evaluation / max(1, time.evaluations)
+    return Reference(time.training / steps, evaluation, time.evaluations, time.checkpoints, whole)
 
 
 def plan_tasks(tasks: Sequence[Task], *, data_root: Path | None, display: Display) -> list[Planned]:
@@ -79,7 +83,8 @@ def seconds_left(task: Task, reference: Reference, left: float) -> float:
     """A cell's seconds: its steps by the method's passes, its evaluations, and the protocols after it."""
     plain = Cell(task.cell.scale, task.cell.dataset, REFERENCE, (), 0)
     step = reference.step * task.cell.cost() / plain.cost()
-    seconds = left * (step * total_steps(task.cell) + reference.evaluations * reference.evaluation)
+    beside = reference.evaluations * reference.evaluation + reference.checkpoints
+    seconds = left * (step * total_steps(task.cell) + beside)
     for protocol in task.protocols:
         if not is_finished(task.run, [protocol]):
             seconds += PROTOCOL_PASSES.get(protocol, 1) * reference.whole * reference.evaluation

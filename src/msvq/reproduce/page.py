@@ -9,7 +9,7 @@ from typing import Any
 from msvq.files import write_text
 from msvq.report.templates import resource, templates
 from msvq.reproduce.cells import SCALES
-from msvq.reproduce.formats import as_csv, crossing_sentences, heading, latex, markdown, notes, sections
+from msvq.reproduce.formats import as_csv, claims_csv, crossing_sentences, heading, latex, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES
 from msvq.reproduce.sweep import CELLS, read_manifest
 
@@ -26,6 +26,8 @@ def write_study(out: Path, result: Mapping[str, Any], figures: list[Path]) -> li
         folder / f"{name}.tex": latex(result),
         folder / f"{name}.csv": as_csv(result),
     }
+    if result["claims"]:
+        files[folder / f"{name}-claims.csv"] = claims_csv(result)
     for path, text in files.items():
         write_text(path, text)
     return [*files, *figures]

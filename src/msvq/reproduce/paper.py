@@ -18,7 +18,10 @@ SOURCES = {
     "reproduced": "MSVQ paper, row marked *: its authors' own reproduction",
     "copied": "MSVQ paper, copied from the ReSSL paper (SCE: presumably from its own)",
     "readme": "README of the authors' code",
-    "benchmark": "the authors' companion benchmark, pc-cp/Benchmark-Methods-For-MNN (linear at lr 30, in steps)",
+    "benchmark": (
+        "the authors' companion benchmark, pc-cp/Benchmark-Methods-For-MNN (MoCoV2 symmetric, SimCLR across views, "
+        "Un-Mix on BYOL; linear at lr 30, in steps)"
+    ),
     "benchmark, before": "the same, before the authors mended the order of queue and loss",
 }
 

@@ -19,18 +19,24 @@ from msvq.reproduce.cells import FREE
 from msvq.reproduce.collect import Known, Measured, Score
 
 FOLDER = "cells"  # in a sweep's results
+MADE_BY = "msvq reproduce"
 
 
-def write_records(results: Path, scale: str, found: Iterable[Measured], cells: Path) -> list[Path]:
-    """Write down every cell whose run is in `cells`."""
+def write_records(
+    results: Path, scale: str, found: Iterable[Measured], cells: Path, known: Mapping[str, Known] | None = None
+) -> list[Path]:
+    """Write down what was found of every cell: of its run in `cells`, or of the file that it is known from."""
     files = []
     for one in found:
-        if not (cells / one.cell / "config.yaml").is_file():
-            continue  # known from elsewhere
-        settings = read_config(cells / one.cell / "config.yaml").model_dump(mode="json")
-        record = {"made_by": "msvq reproduce", "scale": scale, **asdict(one), "settings": _without_free(settings)}
+        from_elsewhere = (known or {}).get(one.cell)
+        if from_elsewhere is not None and from_elsewhere.measured is one:
+            text = from_elsewhere.path.read_text(encoding="utf-8")
+        else:
+            settings = read_config(cells / one.cell / "config.yaml").model_dump(mode="json")
+            record = {"made_by": MADE_BY, "scale": scale, **asdict(one), "settings": _without_free(settings)}
+            text = json.dumps(record, indent=1) + "\n"
         files.append(results / FOLDER / f"{one.cell}.json")
-        write_text(files[-1], json.dumps(record, indent=1) + "\n")
+        write_text(files[-1], text)
     return files
 
 

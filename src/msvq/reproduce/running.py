@@ -63,6 +63,7 @@ class Sweep(NamedTuple):
     tasks: list[Task]
     command: str
     known: Mapping[str, Known]  # cells that were measured elsewhere
+    num_covered: int  # of those that are asked for, how many need no run for that
 
 
 def prepare(
@@ -94,31 +95,32 @@ def prepare(
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
     records = {} if known is None else read_records(at_home(known))
-    for task in tasks:
-        if task.cell.name in records:
-            records[task.cell.name].check(task.cell)
-    tasks = [task for task in tasks if task.cell.name not in records or not records[task.cell.name].covers(task)]
+    covered = [task for task in tasks if task.cell.name in records and records[task.cell.name].covers(task)]
+    for task in covered:
+        records[task.cell.name].check(task.cell)
+    left = [task for task in tasks if task not in covered]
     flags = {"scale": scale, "datasets": ",".join(datasets or ()), "methods": ",".join(methods or ())}
     flags |= {"seeds": "" if seeds is None else str(seeds), "known": "" if known is None else str(known)}
     words = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
     command = shlex.join(["msvq", "reproduce", study.name, *words, *["--linear"] * linear])
-    return Sweep(request, place, tasks, command, records)
+    return Sweep(request, place, left, command, records, len(covered))
 
 
 def reproduce(
     sweep: Sweep, *, data_root: Path | None = None, download: bool = False, jobs: int = 1, console: Console
 ) -> Outcome:
     """Run what is not finished, and write the comparison."""
-    if not 1 <= jobs <= MAX_JOBS:
-        raise BadInput(f"--jobs is a number of runs at once, 1 to {MAX_JOBS}, not {jobs}")
+    check_jobs(jobs)
     out, tasks, display = sweep.out, sweep.tasks, Display(console)
     check_place(out, sweep.request.scale.name)
+    for task in tasks:  # before anything is fetched
+        check_same(task.cell, task.run)
     left = [task for task in tasks if not task.is_finished]
     have_data({task.cell.dataset for task in left}, data_root, download=download, display=display)
     for task in {task.cell.dataset: task for task in left}.values():  # one of each data set
         check_pictures(sweep, task, data_root, display)
     with opened(out, sweep.request.scale.name, tasks):
-        more = f"; {len(sweep.known)} known from elsewhere" if sweep.known else ""
+        more = f"; {sweep.num_covered} more are known from elsewhere" if sweep.num_covered else ""
         done = f"{len(tasks) - len(left)} of them finished"
         display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {done}, in {out}{more}")
         shown = SweepDisplay(console, tasks)
@@ -129,6 +131,12 @@ def reproduce(
             raise
         result, files = compare(sweep)
     return Outcome(result, files, failed)
+
+
+def check_jobs(jobs: int) -> None:
+    """Raise if so many cannot run at once."""
+    if not 1 <= jobs <= MAX_JOBS:
+        raise BadInput(f"--jobs is a number of runs at once, 1 to {MAX_JOBS}, not {jobs}")
 
 
 def have_data(datasets: set[str], data_root: Path | None, *, download: bool, display: Display) -> None:
@@ -153,7 +161,7 @@ def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     out = sweep.out
     request, found = gather(sweep.request, out, read_manifest(out)["cells"], sweep.known)
     check_same_pictures(found)
-    write_records(out / RESULTS, request.scale.name, found.values(), out / CELLS)
+    write_records(out / RESULTS, request.scale.name, found.values(), out / CELLS, sweep.known)
     result = build(request, found, command=sweep.command)
     path, figures = out / RESULTS / request.study.name, []
     if request.study.kind in ("curves", "false-negatives"):
@@ -189,9 +197,10 @@ def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Di
     other = next((cell for cell, pictures in known.items() if pictures != ours), None)
     if other is not None:
         where = "" if data_root is None else f" than {str(data_root)!r} has"
+        way_out = "leave out --known" if other in sweep.known else "another --out"
         raise BadInput(
             f"the cell {other} was trained on other pictures of {dataset}{where}; "
-            f"give the --data-root that it had, or another --out"
+            f"give the --data-root that it had, or {way_out}"
         )
 
 

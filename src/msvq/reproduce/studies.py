@@ -174,8 +174,6 @@ def choose_rows(study: Study, methods: Sequence[str] | None) -> tuple[Row, ...]:
     """The rows that `--methods` names, in the study's order; without it, the paper's."""
     if methods is None:
         return study.rows
-    if not study.extra:
-        raise BadInput(f"{study.name} has fixed rows ({', '.join(r.key for r in study.rows)}); leave out --methods")
     known = {row.key: row for row in study.rows} | dict(study.extra)
     for name in methods:
         if name not in known:

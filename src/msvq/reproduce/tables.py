@@ -68,14 +68,17 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     best, last = summarise([s.best for s in scores.values()]), summarise([s.last for s in scores.values()])
     comparable = best is not None and main is not None and measure != "probe"
     asked = [seed for seed in request.seeds if request.is_asked(dataset, row, seed)]
+    more = {name: _both(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure}
+    linear = more.get("linear") if request.study.name != "knn" else None  # beside the published linear accuracy
     return {
         "published": main and main[1],
         "source": main and main[0],
         "others": [{"source": source, "value": value} for source, value in sources if (source, value) != main],
         "best": best and best._asdict(),
         "last": last and last._asdict(),
-        **{name: _both(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure},
+        **more,
         "difference": best.mean - main[1] if comparable and best and main else None,
+        "linear_difference": linear["best"]["mean"] - main[1] if linear and main else None,
         "values": {str(seed): {"best": score.best, "last": score.last} for seed, score in scores.items()},
         "seeds_missing": len(set(asked) - set(scores)) if row.is_on(dataset) else 0,
         "is_there": row.is_on(dataset),
