@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
 
 def test_the_notebook_judges_what_it_trains(run: msvq.Run) -> None:
     names = {path.name for path in (run.path / "eval").glob("*.json")}
-    assert names >= {"knn-k-20.json", "probe-labels-0.1.json", "analysis.json"}
+    assert names >= {"knn-k-20.json", "probe-labels-0.1-seeds-3.json", "analysis.json"}
     assert (run.path / "report.html").is_file()
     assert list(Path(f"{run.path}-export").glob("*.safetensors"))
 

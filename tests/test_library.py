@@ -16,7 +16,9 @@ SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.qu
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
-    return msvq.pretrain(data="patterns", out=tmp_path_factory.mktemp("runs") / "x", epochs=2, overrides=SMALL)
+    """In fp32, as the protocols are: what is logged on the way is in the run's own precision."""
+    out = tmp_path_factory.mktemp("runs") / "x"
+    return msvq.pretrain(data="patterns", out=out, epochs=2, precision="fp32", overrides=SMALL)
 
 
 @pytest.fixture(autouse=True)

