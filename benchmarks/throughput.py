@@ -1,6 +1,6 @@
 """How fast the product trains, beside a conventional loop, lightly, and the limit that its own networks set.
 
-    python benchmarks/throughput.py                     # all of it: some 40 minutes on two cores
+    python benchmarks/throughput.py                     # all of it: some 30 minutes on two cores
     python benchmarks/throughput.py --only msvq16 --only augment --out throughput.json
 
 Ratios, each from repetitions by turns in one run: the median and, in brackets, the least and the most. All contenders
