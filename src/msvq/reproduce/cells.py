@@ -13,6 +13,7 @@ from msvq.methods.msvq import MSVQ
 from msvq.reproduce import paper
 from msvq.reproduce.studies import Row, Study
 
+MADE_BY = "msvq reproduce"
 FINISHED = ("encoder.safetensors", "encoder.json", "report.html")  # the last that a run leaves
 # What two runs of one cell may differ in: where they run and how often they save, not what is learned.
 FREE = {

@@ -15,11 +15,10 @@ from pydantic import ValidationError
 from msvq.config import Settings, read_config
 from msvq.errors import BadInput
 from msvq.files import write_text
-from msvq.reproduce.cells import FREE
+from msvq.reproduce.cells import FREE, MADE_BY
 from msvq.reproduce.collect import Known, Measured, Score
 
 FOLDER = "cells"  # in a sweep's results
-MADE_BY = "msvq reproduce"
 
 
 def write_records(

@@ -18,7 +18,7 @@ from msvq.data.workers import available_cores
 from msvq.directory import LOCK, is_temporary, locked
 from msvq.errors import BadInput
 from msvq.files import write_text
-from msvq.reproduce.cells import Cell, Task, check_same
+from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
 from msvq.train.signals import Interrupted, Interruptions
 from msvq.version import __version__
@@ -71,7 +71,7 @@ def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
     with locked(out):
         check_place(out, scale)  # another process may have been here meanwhile
         if not (out / MANIFEST).is_file():
-            manifest = {"made_by": "msvq reproduce", "msvq": __version__, "scale": scale, "cells": {}}
+            manifest = {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": {}}
             write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         yield
 

@@ -29,13 +29,12 @@ from msvq.evaluate.features import feature_function
 from msvq.evaluation import evaluate, open_for
 from msvq.measure.machine import forget_peak, peak_memory
 from msvq.pretraining import pretrain
-from msvq.reproduce.cells import SCALES, Cell, is_finished
+from msvq.reproduce.cells import MADE_BY, SCALES, Cell, is_finished
 from msvq.run import Run
 from msvq.train.precision import resolve_device
 from msvq.train.signals import Interruptions
 from msvq.weights import load_encoder
 
-MADE_BY = "msvq reproduce"
 PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave
 MAP_PICTURES = 500  # of the figure, where a run has drawn no map itself
 
