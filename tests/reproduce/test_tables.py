@@ -16,7 +16,7 @@ from msvq.reproduce.cells import FINISHED, Cell, Request
 from msvq.reproduce.claims import judge, judge_false_negatives
 from msvq.reproduce.collect import Measured, Score, measured
 from msvq.reproduce.figures import draw_curves
-from msvq.reproduce.formats import as_csv, claims_csv, latex, markdown, number, spread
+from msvq.reproduce.formats import as_csv, claims_csv, latex, markdown, notes, number, spread
 from msvq.reproduce.page import write_page, write_study
 from msvq.reproduce.running import Outcome, check_same_pictures, prepare, show
 from msvq.reproduce.sweep import MANIFEST
@@ -342,3 +342,21 @@ def test_a_terminal_shows_every_word(name: str, width: int, tmp_path: Path) -> N
         assert ("also published" in " ".join(told.split())) == (width > 100)
     if width > 100:
         assert "- MSVQ beats" not in told
+
+
+def test_the_machines_and_their_hours_are_told() -> None:
+    table = result(methods=["msvq", "ressl"])
+    assert not any("in all" in note for note in notes(table))  # of machines that nobody knows
+    old = {"device_name": "Xeon", "threads": 1, "precision": "fp32"}
+    for cell, seconds, machine in zip(
+        table["cells"].values(),
+        (3600.0, 1800.0, 9000.0, None, 360.0, 40.0),
+        (old, old, old, old, {**old, "threads": 2}, {"device_name": "GPU"}),
+        strict=True,
+    ):
+        cell |= {"seconds": seconds, "machine": machine}
+    assert notes(table)[-3:] == [
+        "3 runs on Xeon, 1 thread each, fp32: 4.0 h in all, 30 min to 2.5 h each.",
+        "1 run on Xeon, 2 threads each, fp32: 6.0 min in all, 6.0 min each.",
+        "1 run on GPU, unknown precision: 40 s in all, 40 s each.",
+    ]

@@ -2,9 +2,10 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msvq.measure.advice import duration
 from msvq.reproduce.paper import SOURCES, TITLES
 from msvq.reproduce.tables import MEASURES
 
@@ -117,7 +118,29 @@ def notes(result: Result) -> list[str]:
         said.append(f"{missing} of the runs have not been made, or were not measured like this.")
     if result["claims"]:
         said.append("p: one-sided paired t-test over seeds; a claim is held if the mean says so and p is below 0.05.")
-    return said
+    return [*said, *taken(result["cells"].values())]
+
+
+def taken(cells: Iterable[Mapping[str, Any]]) -> list[str]:
+    """On what the runs were made and how long they took, each with its evaluations; a sentence for each machine."""
+    by_machine: dict[str, list[float]] = {}
+    for cell in cells:
+        known = cell["machine"]
+        if cell["seconds"] is not None and "device_name" in known:
+            threads = f", {_count(known['threads'], 'thread')} each" if "threads" in known else ""
+            place = f"{known['device_name']}{threads}, {known.get('precision', 'unknown precision')}"
+            by_machine.setdefault(place, []).append(cell["seconds"])
+    sentences = []
+    for place, seconds in by_machine.items():
+        each = list(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
+        sentences.append(
+            f"{_count(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {' to '.join(each)} each."
+        )
+    return sentences
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def sections(result: Result) -> list[tuple[str, Grid]]:
