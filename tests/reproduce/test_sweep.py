@@ -141,6 +141,7 @@ for line in sys.stdin:
     run, method = pathlib.Path(order["out"]), order["cell"]["method"]
     run.mkdir(parents=True)
     (run / "threads").write_text(os.environ["OMP_NUM_THREADS"])
+    (run / "compile").write_text(str(order["compile"]))
     if method == "byol":
         os.kill(os.getpid(), signal.SIGKILL)
     while method == "simsiam":
@@ -168,6 +169,7 @@ def test_a_cell_that_takes_its_process_down_stops_no_other(tmp_path: Path, monke
     assert failed == {"patterns-byol-s0": "its process ended with code -9 (out of memory?)"}
     assert [task.is_finished for task in tasks] == [False, True, True, True]
     assert {(task.run / "threads").read_text() for task in tasks} == {"2"}  # each has its share
+    assert {(task.run / "compile").read_text() for task in tasks} == {"False"}
     assert sweeping.read_manifest(out)["cells"]["patterns-byol-s0"]["failed"] == failed["patterns-byol-s0"]
 
 
@@ -236,9 +238,10 @@ def test_a_failed_cell_is_told_and_the_exit_code_is_1(
 ) -> None:
     monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
     monkeypatch.setattr("msvq.reproduce.collect.measured", lambda *arguments: None)
-    words = ("--scale", "smoke", "--methods", "msvq,byol", "--out", tmp_path / "new")
+    words = ("--scale", "smoke", "--methods", "msvq,byol", "--out", tmp_path / "new", "--compile")
     code, out, err = shell(capsys, "reproduce", "knn", *words)
     assert code == 1, err
+    assert (tmp_path / "new" / "cells" / "patterns-msvq-s0" / "compile").read_text() == "True"
     assert "failed: patterns-byol-s0: its process ended with code -9" in out.replace("\n", " ")
 
 

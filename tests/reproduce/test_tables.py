@@ -125,10 +125,11 @@ def test_claims_are_judged_seed_by_seed() -> None:
         assert cost["ratios"] == {str(seed): pytest.approx(1.5) for seed in range(3)}
 
 
-def test_times_of_different_machines_are_not_compared() -> None:
+@pytest.mark.parametrize("other", [{"threads": 8}, {"compiled": True}])
+def test_times_of_different_machines_are_not_compared(other: dict[str, Any]) -> None:
     request, found = made_up("knn")
     place = ("cifar10", "ressl", 1)
-    found[place] = replace(found[place], machine={**found[place].machine, "threads": 8})
+    found[place] = replace(found[place], machine={**found[place].machine, **other})
     cost = next(c for c in build(request, found, command="")["claims"] if "times the time of ReSSL" in c["claim"])
     assert list(cost["ratios"]) == ["0", "2"]
 
@@ -329,6 +330,19 @@ def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
     assert found.scores["linear"] == Score(last=60.0, best=61.0)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_compiled_run_says_so(tmp_path: Path, compiled: bool) -> None:
+    for name in FINISHED:
+        (tmp_path / name).touch()
+    cell = Cell("smoke", "patterns", "msvq", (), 0)
+    settings = cell.settings()
+    train = settings.train.model_copy(update={"compile": compiled})
+    (tmp_path / "config.yaml").write_text(settings.model_copy(update={"train": train}).to_yaml())
+    found = measured(cell, tmp_path, {})
+    assert found is not None
+    assert found.machine.get("compiled", False) == compiled
+
+
 @pytest.mark.parametrize("width", [80, 140])
 @pytest.mark.parametrize("name", ["linear", "knn", "knn-curves", "false-negatives"])
 def test_a_terminal_shows_every_word(name: str, width: int, tmp_path: Path) -> None:
@@ -351,12 +365,12 @@ def test_the_machines_and_their_hours_are_told() -> None:
     for cell, seconds, machine in zip(
         table["cells"].values(),
         (3600.0, 1800.0, 9000.0, None, 360.0, 40.0),
-        (old, old, old, old, {**old, "threads": 2}, {"device_name": "GPU"}),
+        (old, old, old, old, {**old, "threads": 2, "compiled": True}, {"device_name": "GPU"}),
         strict=True,
     ):
         cell |= {"seconds": seconds, "machine": machine}
     assert notes(table)[-3:] == [
         "3 runs on Xeon, 1 thread each, fp32: 4.0 h in all, 30 min to 2.5 h each.",
-        "1 run on Xeon, 2 threads each, fp32: 6.0 min in all, 6.0 min each.",
+        "1 run on Xeon, 2 threads each, fp32, compiled: 6.0 min in all, 6.0 min each.",
         "1 run on GPU, unknown precision: 40 s in all, 40 s each.",
     ]

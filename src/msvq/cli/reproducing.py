@@ -40,6 +40,9 @@ def reproduce(
         typer.Option(help="Cells measured elsewhere, which are not trained again: the results of another sweep."),
     ] = None,
     jobs: Annotated[int, typer.Option(help="Runs at once, each in a process with its share of the processors.")] = 1,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the networks: some minutes once, then faster steps.")
+    ] = False,
     linear: Annotated[
         bool,
         typer.Option("--linear", help="The 100-epoch protocol also at a small scale, on one seed of each row."),
@@ -73,7 +76,9 @@ def reproduce(
         running.show_plan(sweep, planned, jobs, console)
         return
     try:
-        outcome = running.reproduce(sweep, data_root=data_root, download=download, jobs=jobs, console=console)
+        outcome = running.reproduce(
+            sweep, data_root=data_root, download=download, jobs=jobs, compiled=compiled, console=console
+        )
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
         raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None

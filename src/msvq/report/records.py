@@ -44,6 +44,11 @@ class Record:
         return str(_block(self.settings, "method").get("name", "unknown method"))
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether it trained with compiled networks, when it was last gone on with."""
+        return bool(_block(self.settings, "train").get("compile", False))
+
+    @property
     def source(self) -> str:
         """The data's name or folder."""
         return str(_block(self.settings, "data").get("source", "unknown data"))

@@ -23,6 +23,7 @@ FREE = {
     "data.workers",
     "data.max_skipped",
     "train.device",
+    "train.compile",
     "train.checkpoint_every",
     "train.log_every",
     "analyze.map",

@@ -141,6 +141,8 @@ def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
             scores[name] = Score(float(result["top1"]), float(result.get("top1_best", result["top1"])))
     found = {view for line in record.metrics for view in line.get("false_negatives") or {}}
     views = [*sorted(found - {"all"}), *({"all"} & found)]
+    machine = {key: record.environment[key] for key in MACHINE if key in record.environment}
+    machine |= {"compiled": True} if record.is_compiled else {}
     return Measured(
         cell=cell.name,
         seed=cell.seed,
@@ -151,7 +153,7 @@ def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
         seconds_per_picture=_seconds_per_picture(record),
         seconds=known.get("seconds"),
         memory=known.get("training_memory"),
-        machine={key: record.environment[key] for key in MACHINE if key in record.environment},
+        machine=machine,
     )
 
 

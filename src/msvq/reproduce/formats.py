@@ -129,6 +129,7 @@ def taken(cells: Iterable[Mapping[str, Any]]) -> list[str]:
         if cell["seconds"] is not None and "device_name" in known:
             threads = f", {_count(known['threads'], 'thread')} each" if "threads" in known else ""
             place = f"{known['device_name']}{threads}, {known.get('precision', 'unknown precision')}"
+            place += ", compiled" if known.get("compiled") else ""
             by_machine.setdefault(place, []).append(cell["seconds"])
     sentences = []
     for place, seconds in by_machine.items():

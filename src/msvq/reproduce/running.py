@@ -107,7 +107,13 @@ def prepare(
 
 
 def reproduce(
-    sweep: Sweep, *, data_root: Path | None = None, download: bool = False, jobs: int = 1, console: Console
+    sweep: Sweep,
+    *,
+    data_root: Path | None = None,
+    download: bool = False,
+    jobs: int = 1,
+    compiled: bool = False,
+    console: Console,
 ) -> Outcome:
     """Run what is not finished, and write the comparison."""
     check_jobs(jobs)
@@ -125,7 +131,7 @@ def reproduce(
         display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {done}, in {out}{more}")
         shown = SweepDisplay(console, tasks)
         try:
-            failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, display=shown)
+            failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, compiled=compiled, display=shown)
         except Interrupted:
             compare(sweep)  # what is finished is a table already, with fewer seeds or rows
             raise

@@ -118,6 +118,7 @@ class Pool:
     jobs: int
     log: Path
     data_root: Path | None
+    compiled: bool = False
     workers: list[Worker] = field(default_factory=list)
     answers: "queue.Queue[tuple[Worker, str | None]]" = field(default_factory=queue.Queue)
 
@@ -129,6 +130,7 @@ class Pool:
             "out": str(task.run),
             "protocols": task.protocols,
             "data_root": None if self.data_root is None else str(self.data_root),
+            "compile": self.compiled,
             "log": str(self.log / f"{task.cell.name}.log"),
         }
         worker.give(order, task)
@@ -205,14 +207,20 @@ class Pool:
 
 
 def run_tasks(
-    out: Path, tasks: Sequence[Task], *, jobs: int, data_root: Path | None, display: SweepDisplay
+    out: Path,
+    tasks: Sequence[Task],
+    *,
+    jobs: int,
+    data_root: Path | None,
+    compiled: bool = False,
+    display: SweepDisplay,
 ) -> dict[str, str]:
     """Run what is not finished. Returns the cells that failed, with the reasons; raises when it was interrupted."""
     left = [task for task in tasks if not task.is_finished]
     failed: dict[str, str] = {}
     if not left:
         return failed
-    pool = Pool(min(jobs, len(left)), out / LOGS, data_root)
+    pool = Pool(min(jobs, len(left)), out / LOGS, data_root, compiled)
     waiting, asked = list(left), False
     with display, Interruptions(display.say) as stop:
         try:

@@ -11,7 +11,7 @@ from msvq.reproduce.collect import Measured, Place
 from msvq.reproduce.statistics import summarise
 from msvq.reproduce.studies import Row
 
-ALIKE = ("processor", "threads", "device_name", "precision")  # of two runs whose times are compared
+ALIKE = ("processor", "threads", "device_name", "precision", "compiled")  # of two runs whose times are compared
 Found = Mapping[Place, Measured]  # what the finished cells measured
 
 MEASURES = {

@@ -61,6 +61,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
             method=cell.method,
             overrides=cell.assignments,
             seed=cell.seed,
+            compile=order["compile"] or None,  # not told: as the recipe has it
             auto_resume=True,
             console=console,
             made_by=MADE_BY,
