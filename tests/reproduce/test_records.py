@@ -10,8 +10,9 @@ from tests.reproduce.test_sweep import shell
 from tests.reproduce.test_tables import measurement
 
 from msvq.errors import BadInput
+from msvq.reproduce import collect
 from msvq.reproduce.cells import Cell
-from msvq.reproduce.collect import gather
+from msvq.reproduce.collect import Measured, Score, gather
 from msvq.reproduce.records import FOLDER, read_records, write_records
 from msvq.reproduce.running import Sweep, prepare
 
@@ -71,6 +72,18 @@ def test_a_known_cell_is_no_task(tmp_path: Path) -> None:
     assert "patterns-msvq-s0" in names_of(prepare("tsne", scale="smoke", out=out, known=known))  # made of runs
     (out / "cells" / "patterns-msvq-s0").mkdir(parents=True)
     assert "patterns-msvq-s0" in names()  # begun here
+
+
+def test_a_known_cell_stands_in_for_a_run_without_the_tables_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, out, here = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep", "patterns-msvq-s0"
+    plain = Measured(here, 0, scores={"knn": Score(1.0, 1.0)})  # of a run that only its kNN was asked of
+    monkeypatch.setattr(collect, "measured", lambda cell, run, known: plain if cell.name == here else None)
+    for study, measure, expected in (("linear", "probe", 54.0), ("knn", "knn", 1.0)):
+        sweep = prepare(study, scale="smoke", methods=["msvq"], out=out, known=known)
+        found = gather(sweep.request, out, {}, sweep.known)[1]
+        assert found["patterns", "msvq", 0].scores[measure].last == expected
 
 
 def test_the_command_makes_a_table_of_known_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

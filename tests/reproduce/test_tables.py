@@ -134,6 +134,14 @@ def test_times_of_different_machines_are_not_compared(other: dict[str, Any]) -> 
     assert list(cost["ratios"]) == ["0", "2"]
 
 
+def test_times_that_a_compiler_was_waited_for_are_not_compared() -> None:
+    request, found = made_up("knn")
+    found = {place: replace(one, machine={**one.machine, "compiled": True}) for place, one in found.items()}
+    claims = claims_of(build(request, found, command=""))
+    ratios = {text: claim["ratios"] for text, claim in claims.items() if "of ReSSL (" in text}
+    assert [len(of) for of in ratios.values()] == [0, 3]  # time, memory
+
+
 def test_claims_need_their_rows() -> None:
     assert list(claims_of(result(methods=["msvq", "mocov2"]))) == [
         "MSVQ beats MoCoV2 (as the tables show; the text does not claim it)"
@@ -261,10 +269,31 @@ def test_mean_curves_and_their_crossings() -> None:
     assert mean_curve([[(0, 1.0), (1, 3.0)], [(0, 2.0), (1, 5.0), (2, 9.0)]])[1] == {
         "epoch": 1, "mean": 4.0, "std": pytest.approx(2**0.5),
     }  # fmt: skip
-    slow = [{"epoch": e, "mean": m} for e, m in [(0, 9.0), (1, 10.0), (2, 20.0), (3, 40.0)]]
-    fast = [{"epoch": e, "mean": m} for e, m in [(0, 1.0), (1, 20.0), (2, 30.0), (3, 35.0)]]
-    assert crossings({"slow": slow, "fast": fast}) == [{"epoch": 2.67, "ahead": "slow", "behind": "fast"}]
-    assert crossings({"slow": slow, "none": []}) == []
+    slow = {0: [(0.0, 9.0), (1.0, 10.0), (2.0, 20.0), (3.0, 40.0)]}
+    fast = {0: [(0.0, 1.0), (1.0, 20.0), (2.0, 30.0), (3.0, 35.0)]}
+    once = [{"epoch": 2.67, "ahead": "slow", "behind": "fast"}]
+    assert crossings({"slow": slow, "fast": fast}) == once
+    assert crossings({"slow": slow, "none": {}}) == []
+    lucky = {1: [(epoch, value + 50) for epoch, value in slow[0]]}
+    assert crossings({"slow": slow | lucky, "fast": fast}) == once  # by the seed that both have
+    assert crossings({"slow": lucky, "fast": fast}) == []
+
+
+def test_a_figure_says_how_many_seeds_its_curves_have_and_where_they_cross() -> None:
+    request, found = made_up("knn-curves")
+    for seed in range(3):
+        place = ("cifar10", "mocov2", seed)  # ahead of MSVQ by 2 points in the first epoch, behind by 1 in the second
+        curve = [
+            (epoch, value + (2.0 if epoch == 1 else -1.0)) for epoch, value in found["cifar10", "msvq", seed].knn_curve
+        ]
+        found[place] = replace(found[place], knn_curve=curve)
+    del found["cifar10", "ressl", 1]
+    figure = build(request, found, command="")
+    assert figure["panels"][0]["seeds"] == {"MSVQ": 3, "ReSSL": 2, "MoCoV2": 3}
+    text = markdown(figure)
+    assert "CIFAR-10: MSVQ overtakes MoCoV2 at epoch 1.67 (step 1,304)." in text
+    assert "Seeds on CIFAR-10: MSVQ 3, ReSSL 2, MoCoV2 3." in text
+    assert "1 of the runs have not been made" in text
 
 
 def test_curves_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
@@ -273,7 +302,6 @@ def test_curves_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
     assert [file.suffix for file in files] == [".png", ".svg"]
     svg = files[1].read_text()
     assert "MoCoV2" in svg and "CIFAR-10" in svg
-    assert "overtakes" in markdown(figure) or not figure["panels"][0]["crossings"]
     assert as_csv(figure).count("\n") == 1 + 3 * 4
 
 
@@ -374,3 +402,13 @@ def test_the_machines_and_their_hours_are_told() -> None:
         "1 run on Xeon, 2 threads each, fp32, compiled: 6.0 min in all, 6.0 min each.",
         "1 run on GPU, unknown precision: 40 s in all, 40 s each.",
     ]
+
+
+def test_a_measure_of_fewer_seeds_says_so_in_the_csv() -> None:
+    request, found = made_up("linear", methods=["msvq"])
+    place = ("cifar10", "msvq", 0)
+    found[place] = replace(found[place], scores={**found[place].scores, "linear": Score(60.0, 61.0)})
+    lines = csv.DictReader(io.StringIO(as_csv(build(request, found, command=""))))
+    assert {line["measure"]: line["seeds"] for line in lines} == {
+        "probe": "3", "linear": "1", "knn": "3", "knn-all": "3",
+    }  # fmt: skip

@@ -168,9 +168,9 @@ class Request:
     linear: bool  # run the 100-epoch protocol where it does not belong to the scale
     asked: tuple[tuple[str, str, int], ...] | None = None  # data set, row, seed: what a command named of it; None: all
 
-    def is_asked(self, dataset: str, row: Row, seed: int) -> bool:
+    def is_asked(self, dataset: str, row: str, seed: int) -> bool:
         """Whether a cell is missing if it is not there."""
-        return self.asked is None or (dataset, row.key, seed) in self.asked
+        return self.asked is None or (dataset, row, seed) in self.asked
 
     def cells(self) -> dict[tuple[str, str, int], Cell]:
         """(data set, row, seed) -> cell; rows that come to the same share one."""

@@ -128,7 +128,8 @@ def as_dict(
 def judge_cost(dataset: str, what: str, msvq: Values, ressl: Values) -> dict[str, Any]:
     """One back-propagation and a slight overhead: seconds for a picture, or memory, MSVQ's over ReSSL's."""
     ratios = {seed: msvq[seed] / ressl[seed] for seed in sorted(set(msvq) & set(ressl))}
-    text = f"MSVQ takes at most {SLIGHT:g} times the {what} of ReSSL (our reading of 'slight overhead')"
+    more = "; on a CPU, of the whole process" if what == "memory" else ""
+    text = f"MSVQ takes at most {SLIGHT:g} times the {what} of ReSSL (our reading of 'slight overhead'{more})"
     return _ratio_claim(text, dataset, None, ratios, paired(dict.fromkeys(ratios, SLIGHT), ratios))
 
 

@@ -96,8 +96,9 @@ def gather(
     for place, cell in wide.cells().items():
         run = out / CELLS / cell.name
         one = measured(cell, run, known.get(cell.name, {})) if _is_same(cell, run) else None
-        if one is None and study.kind != "map" and cell.name in elsewhere and _is_same(cell, elsewhere[cell.name]):
-            one = elsewhere[cell.name].measured
+        record = elsewhere.get(cell.name) if study.kind != "map" else None
+        if record is not None and _says_more(record.measured, one, request.measure) and _is_same(cell, record):
+            one = record.measured
         if one is not None:
             found[place] = one
     datasets, keys, numbers = ({*column} for column in zip(*found, strict=True)) if found else (set(), set(), set())
@@ -111,6 +112,11 @@ def gather(
         ),
     )
     return shown, found
+
+
+def _says_more(known: Measured, one: Measured | None, measure: str) -> bool:
+    """Whether what is known from elsewhere is to be shown in place of a run here."""
+    return one is None or (measure not in one.scores and measure in known.scores)
 
 
 def _is_same(cell: Cell, run: Path | Known) -> bool:

@@ -113,7 +113,12 @@ def notes(result: Result) -> list[str]:
     used = {o["source"] for row in result.get("rows", ()) for cell in row["cells"].values() for o in cell["others"]}
     used |= {cell["source"] for row in result.get("rows", ()) for cell in row["cells"].values() if cell["source"]}
     said += [f"{source}: {SOURCES[source]}." for source in SOURCES if source in used]
+    panels = result.get("panels", ())
+    for panel in panels:
+        seeds = ", ".join(f"{name} {number}" for name, number in panel["seeds"].items())
+        said.append(f"Seeds on {TITLES[panel['dataset']]}: {seeds or 'none'}.")
     missing = sum(cell["seeds_missing"] for row in result.get("rows", ()) for cell in row["cells"].values())
+    missing += sum(panel["seeds_missing"] for panel in panels)
     if missing:
         said.append(f"{missing} of the runs have not been made, or were not measured like this.")
     if result["claims"]:
@@ -289,8 +294,8 @@ def _table_lines(result: Result) -> list[Sequence[Any]]:
     lines: list[Sequence[Any]] = []
     for row in result["rows"]:
         for dataset, cell in row["cells"].items():
-            told, num = (cell["published"], cell["source"]), len(cell["values"])
-            measures = {result["measure"]: (cell, told, cell["difference"])}
+            told = (cell["published"], cell["source"])
+            measures = {result["measure"]: (cell | {"seeds": len(cell["values"])}, told, cell["difference"])}
             for name in ("linear", "knn", "knn-all"):
                 if cell.get(name):
                     is_linear = name == "linear" and cell["linear_difference"] is not None
@@ -300,5 +305,6 @@ def _table_lines(result: Result) -> list[Sequence[Any]]:
                 best, last = values["best"] or {}, values["last"] or {}
                 ours = (best.get("mean"), best.get("std"), last.get("mean"), last.get("std"), difference)
                 start = (result["name"], result["scale"], name, dataset, row["row"], row["backprop"])
-                lines.append((*start, *published, *ours, num, _also(cell) if name == result["measure"] else ""))
+                also = _also(cell) if name == result["measure"] else ""
+                lines.append((*start, *published, *ours, values["seeds"], also))
     return lines

@@ -92,6 +92,8 @@ def prepare(
         seeds=tuple(range(num_seeds)),
         linear=linear,
     )
+    if linear and request.measure == "knn":
+        raise BadInput(f"--linear is for tables of linear accuracy; {study.name} is measured by kNN: leave it out")
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
     records = {} if known is None else read_records(at_home(known))

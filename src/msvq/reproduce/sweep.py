@@ -220,7 +220,8 @@ def run_tasks(
     failed: dict[str, str] = {}
     if not left:
         return failed
-    pool = Pool(min(jobs, len(left)), out / LOGS, data_root, compiled)
+    # Shares of the processors, on which the last bits depend, are the same however many cells are left.
+    pool = Pool(min(jobs, len(tasks)), out / LOGS, data_root, compiled)
     waiting, asked = list(left), False
     with display, Interruptions(display.say) as stop:
         try:

@@ -1,9 +1,10 @@
 """A study's results as plain values: what is written to its JSON file, from which every other form is made."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
+from msvq.report.records import Points
 from msvq.reproduce import paper
 from msvq.reproduce.cells import Request
 from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives
@@ -67,7 +68,7 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     scores = {seed: cell.scores[measure] for seed, cell in cells.items() if measure in cell.scores}
     best, last = summarise([s.best for s in scores.values()]), summarise([s.last for s in scores.values()])
     comparable = best is not None and main is not None and measure != "probe"
-    asked = [seed for seed in request.seeds if request.is_asked(dataset, row, seed)]
+    asked = [seed for seed in request.seeds if request.is_asked(dataset, row.key, seed)]
     more = {name: _both(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure}
     linear = more.get("linear") if request.study.name != "knn" else None  # beside the published linear accuracy
     return {
@@ -89,7 +90,7 @@ def _both(cells: Iterable[Measured], protocol: str) -> dict[str, Any] | None:
     """What another protocol than the table's says of the same runs, in the best epoch and the last."""
     scores = [cell.scores[protocol] for cell in cells if protocol in cell.scores]
     best, last = summarise([score.best for score in scores]), summarise([score.last for score in scores])
-    return {"best": best._asdict(), "last": last._asdict()} if best and last else None
+    return {"best": best._asdict(), "last": last._asdict(), "seeds": len(scores)} if best and last else None
 
 
 def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
@@ -114,11 +115,16 @@ def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
 
 
 def _taken(what: str, dataset: str, found: Found) -> tuple[dict[int, float], dict[int, float]]:
-    """Seed -> what MSVQ took, and ReSSL, where both ran on such a machine with as many threads."""
+    """Seed -> what MSVQ took, and ReSSL, where both ran on such a machine with as many threads.
+
+    Not the time of compiled runs: who waits for the compiler is a matter of which run came first.
+    """
     msvq, ressl = {}, {}
     for seed in sorted({seed for _, _, seed in found}):
         one, other = (found.get((dataset, row, seed)) for row in ("msvq", "ressl"))
         if one is None or other is None or any(one.machine.get(key) != other.machine.get(key) for key in ALIKE):
+            continue
+        if what == "time" and one.machine.get("compiled"):
             continue
         if what in one.cost and what in other.cost:
             msvq[seed], ressl[seed] = one.cost[what], other.cost[what]
@@ -135,30 +141,44 @@ def _last_found(dataset: str, found: Found) -> dict[str, dict[int, float]]:
     return values
 
 
+Curves = dict[str, dict[int, Points]]  # name -> seed -> points
+Curve = list[dict[str, Any]]  # mean and deviation at each epoch
+
+
 def _knn_panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
-    series = {}
-    for row in request.rows:
-        runs = [one for (place, key, _), one in found.items() if (place, key) == (dataset, row.key)]
-        series[row.label] = mean_curve([run.knn_curve for run in runs])
-    steps = next((one.steps_per_epoch for (place, _, _), one in found.items() if place == dataset), None)
-    found_crossings = [
-        crossing | {"step": None if steps is None else round(crossing["epoch"] * steps)}
-        for crossing in crossings(series)
-    ]
-    return {"dataset": dataset, "steps_per_epoch": steps, "series": series, "crossings": found_crossings}
+    curves: Curves = {row.label: {} for row in request.rows}
+    titles = {row.key: row.label for row in request.rows}
+    for (place, key, seed), one in found.items():
+        if place == dataset:
+            curves[titles[key]][seed] = one.knn_curve
+    return _panel(request, dataset, found, curves, crossings(curves))
 
 
 def _false_negative_panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
-    runs = [one for (place, _, _), one in found.items() if place == dataset]
-    views = list(dict.fromkeys(view for run in runs for view in run.false_negatives))
-    series = {
-        view.replace("view", "X"): mean_curve([run.false_negatives.get(view, []) for run in runs]) for view in views
+    curves: Curves = {}
+    for (place, _, seed), one in found.items():
+        for view, points in one.false_negatives.items():
+            if place == dataset:
+                curves.setdefault(view.replace("view", "X"), {})[seed] = points
+    return _panel(request, dataset, found, curves, [])
+
+
+def _panel(
+    request: Request, dataset: str, found: Found, curves: Curves, crossed: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """A figure's curves on one data set: means over the seeds, how many those are, and where the curves cross."""
+    steps = next((one.steps_per_epoch for (place, _, _), one in found.items() if place == dataset), None)
+    asked = [place for place in request.cells() if place[0] == dataset and request.is_asked(*place)]
+    return {
+        "dataset": dataset,
+        "steps_per_epoch": steps,
+        "series": {name: mean_curve(list(by_seed.values())) for name, by_seed in curves.items()},
+        "seeds": {name: sum(bool(points) for points in by_seed.values()) for name, by_seed in curves.items()},
+        "seeds_missing": len(set(asked) - set(found)),
+        "crossings": [
+            crossing | {"step": None if steps is None else round(crossing["epoch"] * steps)} for crossing in crossed
+        ],
     }
-    steps = next((one.steps_per_epoch for one in runs), None)
-    return {"dataset": dataset, "steps_per_epoch": steps, "series": series, "crossings": []}
-
-
-Curve = list[dict[str, Any]]
 
 
 def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
@@ -175,20 +195,24 @@ def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
     return points
 
 
-def crossings(series: Mapping[str, Curve]) -> list[dict[str, Any]]:
-    """Where one mean curve overtakes another: at which epoch, between two measurements in a straight line."""
-    found, names = [], list(series)
-    means = {name: {point["epoch"]: point["mean"] for point in series[name]} for name in names}
-    for index, first in enumerate(names):
-        for second in names[index + 1 :]:
-            epochs = sorted(set(means[first]) & set(means[second]))
-            gaps = [(epoch, means[first][epoch] - means[second][epoch]) for epoch in epochs if epoch > 0]
-            gaps = [(epoch, gap) for epoch, gap in gaps if gap != 0]
-            for (before, old), (after, new) in pairwise(gaps):
-                if (old > 0) != (new > 0):
-                    epoch = before + (after - before) * abs(old) / (abs(old) + abs(new))
-                    ahead, behind = (first, second) if new > 0 else (second, first)
-                    found.append({"epoch": round(epoch, 2), "ahead": ahead, "behind": behind})
+def crossings(curves: Curves) -> list[dict[str, Any]]:
+    """Where one mean overtakes another: at which epoch, between two measurements in a straight line.
+
+    Of two curves, the seeds count that both have: else a lucky seed of one would be a crossing.
+    """
+    found = []
+    for first, second in combinations(curves, 2):
+        shared = sorted(set(curves[first]) & set(curves[second]))
+        one, other = (
+            {point["epoch"]: point["mean"] for point in mean_curve([curves[name][seed] for seed in shared])}
+            for name in (first, second)
+        )
+        gaps = [(epoch, one[epoch] - other[epoch]) for epoch in sorted(set(one) & set(other)) if epoch > 0]
+        for (before, old), (after, new) in pairwise([(epoch, gap) for epoch, gap in gaps if gap != 0]):
+            if (old > 0) != (new > 0):
+                epoch = before + (after - before) * abs(old) / (abs(old) + abs(new))
+                ahead, behind = (first, second) if new > 0 else (second, first)
+                found.append({"epoch": round(epoch, 2), "ahead": ahead, "behind": behind})
     return sorted(found, key=lambda crossing: crossing["epoch"])
 
 

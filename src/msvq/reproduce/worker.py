@@ -83,14 +83,18 @@ class Held:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.most: int | None = None
-        forget_peak(device)
+        self.begun = False
 
     def __call__(self, line: Mapping[str, Any]) -> None:
-        """An epoch ends with a line, before it is evaluated; the evaluation ends with another."""
-        if line["kind"] == "eval":
+        """An epoch ends with a line, before it is evaluated; the evaluation ends with another.
+
+        Before the first line of a run that goes on, its checkpoint was read, which is no part of training either.
+        """
+        if line["kind"] == "eval" or not self.begun:
             forget_peak(self.device)
         elif line["kind"] == "epoch":
             self.most = max(self.most or 0, peak_memory(self.device) or 0) or None
+        self.begun = True
 
 
 def draw_map(run: Run, data_root: str | None, display: Display) -> None:
