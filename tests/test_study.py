@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import msvq
 from msvq import analysis
 from msvq.building import build_method
 from msvq.completion import complete
@@ -18,13 +19,16 @@ from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
 from msvq.data.store import DataSet
 from msvq.display import Display
+from msvq.errors import BadInput
 from msvq.evaluate import knn
+from msvq.evaluation import evaluate
 from msvq.methods import Method
 from msvq.report.records import read_record
 from msvq.run import Run
 from msvq.study import study
 
 CPU = torch.device("cpu")
+QUIET = Console(quiet=True)
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 VOTE = ["evaluate.knn_k=7", "evaluate.knn_bank=20"]
 
@@ -108,3 +112,24 @@ def test_an_analysis_with_values_that_are_no_numbers_can_be_read(broken: Scene) 
     assert told.startswith("collapsed: ")
     assert "distance of the networks: student_teacher1 " in told
     assert "report.html" in told
+
+
+@pytest.mark.parametrize("vote", [[], VOTE])
+def test_protocols_right_after_training_say_what_they_say_later(
+    tmp_path: Path, vote: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knn, "LAST_BANK", 20)
+    run = msvq.pretrain(
+        out=tmp_path, data="patterns", epochs=1, overrides=[*SMALL, *vote], protocols=["probe"], console=QUIET
+    )
+    file = tmp_path / "eval" / "probe.json"
+    at_once = json.loads(file.read_text())
+    assert "probe" in (tmp_path / "report.html").read_text()
+    file.unlink()
+    assert (evaluate(run, protocol="probe")[1], json.loads(file.read_text())) == (file, at_once)
+
+
+def test_a_protocol_that_is_not_there_is_told_before_anything(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown protocol 'prob'; did you mean 'probe'"):
+        msvq.pretrain(out=tmp_path / "run", data="patterns", protocols=["prob"], console=QUIET)
+    assert not (tmp_path / "run").exists()

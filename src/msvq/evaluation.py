@@ -18,10 +18,10 @@ from msvq.config import assign, parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import DataSet
 from msvq.display import Display
-from msvq.errors import BadInput, unknown
+from msvq.errors import BadInput
 from msvq.evaluate.labels import stratified
 from msvq.files import write_text
-from msvq.protocols import PROTOCOLS, Subject, check_neighbours
+from msvq.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
 from msvq.run import Run, load
 from msvq.settings import Section, explain, known_keys
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
@@ -52,8 +52,7 @@ def evaluate(
     """The result of a protocol and the file in RUN/eval that holds it. The arguments are those of `msvq evaluate`."""
     run = run if isinstance(run, Run) else load(run, backbone=backbone)
     display = display or Display()
-    if protocol not in PROTOCOLS:
-        raise unknown("protocol", protocol, PROTOCOLS)
+    check_protocols([protocol])
     changes = dict(map(parse_assignment, overrides))
     settings, changes = _settings(PROTOCOLS[protocol].settings, changes)
     if not 0 < labels <= 1:

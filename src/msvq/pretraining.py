@@ -25,6 +25,7 @@ from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
 from msvq.launch import is_first
 from msvq.methods import METHODS, Method
+from msvq.protocols import check_protocols
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, load
@@ -61,15 +62,17 @@ def pretrain(
     overwrite: bool = False,
     loggers: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    protocols: Sequence[str] = (),
     console: Console | None = None,
     made_by: str = "msvq.pretrain",
 ) -> Run:
     """Train an encoder and return its run. The arguments are those of `msvq pretrain`.
 
     `overrides` are `key.path=value` strings. `loggers` are "tensorboard" and "wandb". Each of `callbacks` is called
-    with every line of metrics.jsonl; an error that it raises ends the run once it is saved. Nothing on disk changes
-    until all of the input is checked. Of several processes under torchrun, the first returns when the run is complete,
-    the others when it is trained.
+    with every line of metrics.jsonl; an error that it raises ends the run once it is saved. `protocols` of
+    `msvq evaluate` are measured when the run is trained, on the features that its kNN has taken. Nothing on disk
+    changes until all of the input is checked. Of several processes under torchrun, the first returns when the run is
+    complete, the others when it is trained.
     """
     out = Path(out)
     console = console or Console() if is_first() else Console(quiet=True)
@@ -77,6 +80,7 @@ def pretrain(
     with ExitStack() as held:
         held.enter_context(joined())
         with agreeing():
+            check_protocols(protocols)
             listeners = Listeners(make_loggers(loggers), callbacks)
             if auto_resume:
                 resume = has_checkpoint(out)
@@ -126,7 +130,17 @@ def pretrain(
             dataset.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
         for note in notes:
             display.note(f"note: {note}")
-        return train(out, settings, dataset, network, loader, console=console, saved=saved, listeners=listeners)
+        return train(
+            out,
+            settings,
+            dataset,
+            network,
+            loader,
+            console=console,
+            saved=saved,
+            listeners=listeners,
+            protocols=protocols,
+        )
 
 
 def open_in_turn(settings: Settings, *, download: bool, display: Display) -> DataSet:
@@ -210,6 +224,7 @@ def train(
     console: Console,
     saved: Saved | None,
     listeners: Listeners | None = None,
+    protocols: Sequence[str] = (),
 ) -> Run:
     """Train to the end and write everything that the run leaves behind."""
     precision = settings.train.precision
@@ -275,7 +290,7 @@ def train(
     if not is_first():
         return run
     save_encoder(out, method.encoder, settings, data)
-    study(run, settings, data, method, loader, step=trainer.step, display=Display(console))
+    study(run, settings, data, method, loader, step=trainer.step, protocols=protocols, display=Display(console))
     write_report(out)
     return run
 

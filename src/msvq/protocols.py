@@ -1,6 +1,6 @@
 """The frozen protocols by name. A protocol never changes: what would be a change is a new version of its id."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from msvq.data.store import DataSet
 from msvq.display import Display
-from msvq.errors import BadInput
+from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
@@ -149,6 +149,13 @@ PROTOCOLS = {
         first_seed=LINEAR_SEED,
     ),
 }
+
+
+def check_protocols(names: Iterable[str]) -> None:
+    """Raise if there is no protocol of a name."""
+    for name in names:
+        if name not in PROTOCOLS:
+            raise unknown("protocol", name, PROTOCOLS)
 
 
 def check_neighbours(settings: Section, num_labels: int) -> None:

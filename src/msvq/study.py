@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from msvq.evaluate.neighbours import save_neighbours
 from msvq.evaluation import PRECISION, identity, measure, save_result
 from msvq.files import write_text
 from msvq.methods import Method
-from msvq.protocols import Subject
+from msvq.protocols import PROTOCOLS, Subject
 from msvq.ranks import in_shares
 from msvq.run import Run
 from msvq.starting import KEPT, kept_start
@@ -46,9 +47,13 @@ def study(
     *,
     checkpoint: str = "last",
     step: int,
+    protocols: Iterable[str] = (),
     display: Display,
 ) -> dict[str, Any]:
-    """Look at a trained method and write what is seen to RUN/eval. Returns what `analysis.json` holds."""
+    """Look at a trained method and write what is seen to RUN/eval. Returns what `analysis.json` holds.
+
+    `protocols`: what it is judged by besides kNN, where it has labels.
+    """
     folder, precision = run.path / "eval", settings.train.precision
     if settings.train.accumulate > 1:  # as it was trained: what fitted into memory then, fits now
         part = settings.train.batch_size // settings.train.accumulate
@@ -66,6 +71,13 @@ def study(
         try:
             found = measure("knn", subject, vote)
             save_result(run.path, {"protocol": identity("knn", vote, changes), **found, **place, **weighed})
+            for protocol in protocols:
+                plain = PROTOCOLS[protocol].settings()
+                found = measure(
+                    protocol, subject if voting.bank is data.bank else replace(subject, data=data, cached=None), plain
+                )
+                whole = {"protocol": identity(protocol, plain, {}), **found, **place, **weighed, "changes": {}}
+                save_result(run.path, whole)
         except BadInput as error:  # the rest shows what went wrong
             display.note(f"note: no kNN accuracy: {error}")
     audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)

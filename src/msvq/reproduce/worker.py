@@ -66,6 +66,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
             console=console,
             made_by=MADE_BY,
             callbacks=[held],
+            protocols=[name for name in order["protocols"] if name == "probe"],  # a matter of seconds, by its features
         )
     for protocol in order["protocols"]:
         if is_finished(out, [protocol]):
