@@ -20,6 +20,7 @@ from msvq.errors import BadInput
 from msvq.memory import TRIM_THRESHOLD, keep_freed_memory
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
+from msvq.train.compilation import compile_networks
 from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
 from msvq.train.progress import TrainingDisplay
 from msvq.train.settings import TrainSettings
@@ -245,6 +246,22 @@ def test_gradients_that_are_never_finite_stop_an_fp16_run(tmp_path: Path) -> Non
 def test_a_resolution_beyond_the_stored_pictures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"train\.resolution goes up to 40 pixels, but data\.size is 16"):
         msvq.pretrain(out=tmp_path / "x", overrides=[*SMALL, "train.resolution=[[0.0, 40]]"])
+
+
+def test_no_size_of_a_schedule_is_left_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself the compiler gives up on a function after eight variants."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    method = nn.Sequential(Network(nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten()), nn.Identity()))
+    compile_networks(method)
+    for size in range(4, 14):
+        method(torch.randn(2, 3, size, size))
+    assert len(graphs) == 10
 
 
 def test_a_copy_of_a_compiled_network_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

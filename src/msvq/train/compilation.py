@@ -8,9 +8,15 @@ from torch import nn
 from msvq.errors import BadInput
 from msvq.model.teacher import Network
 
+VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, groups of batch norm
+
 
 def compile_networks(method: nn.Module) -> None:
     """Compile the backbones of a method's networks, which happens when they are first used."""
+    from torch._dynamo import config  # slow to import
+
+    # Past its own limit of eight the compiler leaves the rest uncompiled, without a word.
+    config.recompile_limit = max(config.recompile_limit, VARIANTS)
     networks = [module for module in method.modules() if isinstance(module, Network)]
     if not networks:
         raise BadInput(f"{type(method).__name__} has no msvq.model.teacher.Network to compile; leave out --compile")
