@@ -8,7 +8,7 @@ import yaml
 from msvq.config import read_recipe, resolve
 from msvq.errors import BadInput
 from msvq.methods import METHODS
-from msvq.reproduce.cells import SCALES, Cell, check_same, difference, is_finished, make_cell
+from msvq.reproduce.cells import SCALES, Cell, check_same, difference, find_scale, is_finished, make_cell
 from msvq.reproduce.running import Sweep, prepare
 from msvq.reproduce.studies import MAIN, STUDIES, WARM
 
@@ -54,6 +54,22 @@ def test_scales_are_recipes() -> None:
     assert paper == resolve(recipe="stl10", data="stl10", method="msvq", seed=0, overrides=fp32)
     mini = Cell("mini", "cifar10", "msvq", (), 1).settings()
     assert (mini.backbone.width, mini.train.seed, mini.train.resolution) == (16, 1, [(0.0, 16), (0.6, 24), (0.85, 32)])
+
+
+def test_another_length_is_a_scale_of_its_own() -> None:
+    sweep = prepare("knn-curves", scale="mini", epochs=12, methods=["msvq"], seeds=1)
+    assert (sweep.request.scale.name, sweep.out) == ("mini-12-epochs", Path("runs/reproduce-mini-12-epochs"))
+    assert sweep.command == "msvq reproduce knn-curves --scale mini --epochs 12 --methods msvq --seeds 1"
+    assert sweep.request.scale.note.endswith("; 12 epochs")
+    [task] = sweep.tasks
+    settings, usual = task.cell.settings(), Cell("mini", "cifar10", "msvq", (), 0).settings()
+    assert settings.train.epochs == 12
+    assert difference(usual.model_dump(mode="json"), settings.model_dump(mode="json")) == ("train.epochs", 4, 12)
+    assert settings.model_copy(update={"train": usual.train}) == usual  # nothing else
+    assert find_scale("mini-12-epochs") == sweep.request.scale  # by the name that its files have
+    assert find_scale("smoke-1-epoch").epochs == 1
+    assert SCALES["mini"].lasting(4) is SCALES["mini"]  # as long as ever
+    assert SCALES["paper"].lasting(200) is SCALES["paper"]
 
 
 @pytest.mark.parametrize("scale", ["mini", "smoke"])

@@ -57,18 +57,29 @@ def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
         refreshed(page)
 
 
-def test_the_projects_own_tables_are_made_of_its_cells() -> None:
-    """Every file in results/mini comes out of results/mini/cells again, by its own command."""
-    folder = Path(__file__).parents[2] / "results" / "mini"
+OWN = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("folder", sorted(OWN.iterdir()), ids=lambda folder: str(folder.name))
+def test_the_projects_own_tables_are_made_of_its_cells(folder: Path) -> None:
+    """Every file in results/SCALE comes out of results/SCALE/cells again, by its own command."""
     files = sorted(folder.glob("*.json"))
-    assert {file.stem for file in files} >= {"linear", "knn", "knn-curves", "false-negatives"}
+    assert {file.stem for file in files} >= {"knn-curves", "false-negatives"}
+    assert folder.name != "mini" or {file.stem for file in files} >= {"linear", "knn"}
     for file in files:
         expected = json.loads(file.read_text(encoding="utf-8"))
         words = shlex.split(expected["command"])
         given = dict(zip(words[3::2], words[4::2], strict=True))
-        methods = given["--methods"].split(",") if "--methods" in given else None
-        seeds = int(given["--seeds"]) if "--seeds" in given else None
-        sweep = prepare(words[2], scale="mini", methods=methods, seeds=seeds, out=folder / "no sweep", known=folder)
+        sweep = prepare(
+            words[2],
+            scale=given["--scale"],
+            epochs=int(given["--epochs"]) if "--epochs" in given else None,
+            methods=given["--methods"].split(",") if "--methods" in given else None,
+            seeds=int(given["--seeds"]) if "--seeds" in given else None,
+            out=folder / "no sweep",
+            known=folder,
+        )
+        assert sweep.request.scale.name == folder.name
         request, found = gather(sweep.request, sweep.out, {}, sweep.known)
         made = build(request, found, command=expected["command"])
         assert json.loads(json.dumps(made)) == expected, file.name

@@ -30,6 +30,9 @@ def reproduce(
         typer.Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf ... (default: the paper's)"),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each row. (default: paper 1, mini 3, smoke 1)")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Another length than the scale's, for every run alike; a sweep of its own.")
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where the named data sets are.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the data sets that are not there.")] = False,
     out: Annotated[
@@ -66,6 +69,7 @@ def reproduce(
         datasets=_names(datasets),
         methods=_names(methods),
         seeds=seeds,
+        epochs=epochs,
         out=out,
         linear=linear,
         known=known,

@@ -1,7 +1,8 @@
 """A cell: one run of a sweep, as an ordinary run directory with a name that says what it is."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,24 @@ class Scale:
     recipe: str | None  # None: the data set's own
     num_seeds: int  # unless told otherwise
     linear: bool  # whether the 100-epoch protocol belongs to it; else the probe stands in
+    epochs: int | None = None  # None: the recipe's
 
     def recipe_of(self, dataset: str) -> str:
         """The recipe of a data set's cells."""
         return self.recipe or dataset
+
+    def lasting(self, epochs: int) -> "Scale":
+        """The same, longer or shorter: a scale of its own, as its numbers do not compare with the other's."""
+        if epochs < 1:
+            raise BadInput(f"--epochs is the length of every run, at least 1, not {epochs}")
+        if self.epochs is not None:
+            raise BadInput(f"scale {self.name} has its length in its name; leave out --epochs, or name another scale")
+        if all(resolve(recipe=self.recipe_of(name), data=name).train.epochs == epochs for name in self.datasets):
+            return self
+        length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
+        return replace(
+            self, name=f"{self.name}-{length.replace(' ', '-')}", note=f"{self.note}; {length}", epochs=epochs
+        )
 
 
 SCALES = {
@@ -97,12 +112,13 @@ class Cell:
     @property
     def assignments(self) -> tuple[str, ...]:
         """What the run is given over its recipe."""
-        return (*self.overrides, PRECISION)
+        epochs = find_scale(self.scale).epochs
+        return (*self.overrides, *([] if epochs is None else [f"train.epochs={epochs}"]), PRECISION)
 
     def settings(self) -> Settings:
         """What the run is to be done with, before data and machine complete it."""
         return resolve(
-            recipe=SCALES[self.scale].recipe_of(self.dataset),
+            recipe=find_scale(self.scale).recipe_of(self.dataset),
             data=self.dataset,
             method=self.method,
             overrides=self.assignments,
@@ -132,11 +148,17 @@ def _plain_options(scale: str, dataset: str, method: str) -> dict[str, Any]:
     return Cell(scale, dataset, method, (), 0).settings().method_options
 
 
+_LENGTH = re.compile(r"-([0-9]{1,9})-epochs?$")  # at the end of a scale's name
+
+
+@cache
 def find_scale(name: str) -> Scale:
-    """By name."""
-    if name not in SCALES:
+    """By name; mini-12-epochs is mini with runs of that length."""
+    length = _LENGTH.search(name)
+    plain = name if length is None else name[: length.start()]
+    if plain not in SCALES:
         raise unknown("scale", name, SCALES)
-    return SCALES[name]
+    return SCALES[plain] if length is None else SCALES[plain].lasting(int(length[1]))
 
 
 def choose_datasets(study: Study, scale: Scale, wanted: Sequence[str] | None) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.report.templates import resource, templates
-from msvq.reproduce.cells import SCALES
+from msvq.reproduce.cells import find_scale
 from msvq.reproduce.formats import as_csv, claims_csv, crossing_sentences, heading, latex, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES
 from msvq.reproduce.sweep import CELLS, read_manifest
@@ -60,7 +61,7 @@ def write_page(out: Path) -> Path:
         .render(
             title=f"Reproduction of MSVQ, scale {scale}",
             scale=scale,
-            note=SCALES[scale].note[0].upper() + SCALES[scale].note[1:] if scale in SCALES else "",
+            note=_note(scale),
             studies=studies,
             unreadable=unreadable,
             cells=cells,
@@ -69,6 +70,15 @@ def write_page(out: Path) -> Path:
     )
     write_text(out / PAGE, text)
     return out / PAGE
+
+
+def _note(scale: str) -> str:
+    """What a scale is, in a sentence; nothing of one that another version made."""
+    try:
+        text = find_scale(scale).note
+    except BadInput:
+        return ""
+    return text[0].upper() + text[1:]
 
 
 def _study(result: Mapping[str, Any], out: Path) -> dict[str, Any]:

@@ -73,12 +73,15 @@ def prepare(
     datasets: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seeds: int | None = None,
+    epochs: int | None = None,
     out: Path | None = None,
     linear: bool = False,
     known: Path | None = None,
 ) -> Sweep:
     """What is asked for as cells. Bad input is told here, before anything is touched."""
     study, size = find_study(name), find_scale(scale)
+    if epochs is not None:
+        size = size.lasting(epochs)
     num_seeds = size.num_seeds if seeds is None else seeds
     if num_seeds < 1:
         raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
@@ -101,7 +104,12 @@ def prepare(
     for task in covered:
         records[task.cell.name].check(task.cell)
     left = [task for task in tasks if task not in covered]
-    flags = {"scale": scale, "datasets": ",".join(datasets or ()), "methods": ",".join(methods or ())}
+    flags = {
+        "scale": scale,
+        "epochs": "" if epochs is None else str(epochs),
+        "datasets": ",".join(datasets or ()),
+        "methods": ",".join(methods or ()),
+    }
     flags |= {"seeds": "" if seeds is None else str(seeds), "known": "" if known is None else str(known)}
     words = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
     command = shlex.join(["msvq", "reproduce", study.name, *words, *["--linear"] * linear])

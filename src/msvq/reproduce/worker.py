@@ -29,7 +29,7 @@ from msvq.evaluate.features import feature_function
 from msvq.evaluation import evaluate, open_for
 from msvq.measure.machine import forget_peak, peak_memory
 from msvq.pretraining import pretrain
-from msvq.reproduce.cells import MADE_BY, SCALES, Cell, is_finished
+from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
 from msvq.run import Run
 from msvq.train.precision import resolve_device
 from msvq.train.signals import Interruptions
@@ -55,7 +55,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     if not is_finished(out):
         run = pretrain(
             out=out,
-            recipe=SCALES[cell.scale].recipe_of(cell.dataset),
+            recipe=find_scale(cell.scale).recipe_of(cell.dataset),
             data=cell.dataset,
             data_root=data_root,
             method=cell.method,
