@@ -21,7 +21,8 @@ from msvq.reproduce import running
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.cells import Cell, Task
 from msvq.reproduce.progress import SweepDisplay
-from msvq.reproduce.running import prepare, reproduce, show
+from msvq.reproduce.running import prepare, reproduce
+from msvq.reproduce.showing import show
 from msvq.reproduce.sweep import MANIFEST, make_tasks
 from msvq.reproduce.worker import Held
 from msvq.train.runlog import read_metrics

@@ -16,11 +16,13 @@ from msvq.reproduce.cells import FINISHED, Cell, Request
 from msvq.reproduce.claims import judge, judge_false_negatives
 from msvq.reproduce.collect import Measured, Score, measured
 from msvq.reproduce.figures import draw_curves
-from msvq.reproduce.formats import as_csv, claims_csv, latex, markdown, notes, number, spread
+from msvq.reproduce.formats import markdown, notes, number, spread
 from msvq.reproduce.page import write_page, write_study
-from msvq.reproduce.running import Outcome, check_same_pictures, prepare, show
+from msvq.reproduce.running import Outcome, check_same_pictures, prepare
+from msvq.reproduce.showing import show
 from msvq.reproduce.sweep import MANIFEST
 from msvq.reproduce.tables import build, crossings, mean_curve
+from msvq.reproduce.typeset import as_csv, claims_csv, latex
 
 # Best and last accuracy of three seeds, made up.
 SCORES = {

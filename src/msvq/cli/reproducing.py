@@ -57,11 +57,11 @@ def reproduce(
     Each cell is an ordinary run: finished ones are skipped, interrupted ones go on, so the same command continues a
     sweep. The exit code is 1 if a cell failed. Example: msvq reproduce linear --scale smoke
     """
-    from msvq.reproduce import running
+    from msvq.reproduce import running, showing
 
     console = Console()
     if name is None:
-        running.show_list(console)
+        showing.show_list(console)
         return
     sweep = running.prepare(
         name,
@@ -77,7 +77,7 @@ def reproduce(
     if dry_run:
         running.check_jobs(jobs)
         planned = running.dry_run(sweep, data_root=data_root, console=Console(stderr=True))
-        running.show_plan(sweep, planned, jobs, console)
+        showing.show_plan(sweep, planned, jobs, console)
         return
     try:
         outcome = running.reproduce(
@@ -86,7 +86,7 @@ def reproduce(
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
         raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
-    running.show(outcome, console)
+    showing.show(outcome, console)
     raise typer.Exit(int(bool(outcome.failed)))
 
 

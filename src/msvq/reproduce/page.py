@@ -10,9 +10,10 @@ from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.report.templates import resource, templates
 from msvq.reproduce.cells import find_scale
-from msvq.reproduce.formats import as_csv, claims_csv, crossing_sentences, heading, latex, markdown, notes, sections
+from msvq.reproduce.formats import crossing_sentences, heading, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES
 from msvq.reproduce.sweep import CELLS, read_manifest
+from msvq.reproduce.typeset import as_csv, claims_csv, latex
 
 RESULTS, PAGE = "results", "report.html"
 

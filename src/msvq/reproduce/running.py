@@ -7,9 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from msvq.config import resolve
 from msvq.data.official import OFFICIAL, find_official, read_official
@@ -18,33 +16,21 @@ from msvq.data.sources import open_dataset
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import at_home
-from msvq.measure.advice import duration
-from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished
+from msvq.reproduce.cells import Request, Task, check_same, choose_datasets, find_scale, is_finished
 from msvq.reproduce.collect import Known, Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
-from msvq.reproduce.formats import (
-    ALSO,
-    CLAIMS,
-    Grid,
-    claim_lines,
-    crossing_sentences,
-    heading,
-    notes,
-    sections,
-    without,
-)
+from msvq.reproduce.formats import heading
 from msvq.reproduce.hours import Planned, plan_tasks
 from msvq.reproduce.page import RESULTS, write_page, write_study
 from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.records import read_records, write_records
-from msvq.reproduce.studies import STUDIES, choose_rows, find_study
+from msvq.reproduce.studies import choose_rows, find_study
 from msvq.reproduce.sweep import CELLS, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
 from msvq.resuming import has_checkpoint
 from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64
-WIDE = 120  # columns of a terminal that has room for every table
 
 
 class Outcome(NamedTuple):
@@ -246,64 +232,3 @@ def heading_of(sweep: Sweep) -> str:
     return heading(
         {"number": study.number, "title": study.title, "scale": sweep.request.scale.name, "name": study.name}
     )
-
-
-def show_list(console: Console) -> None:
-    """Print what there is."""
-    table = Table("name", "the paper's", "what", "rows", box=box.SIMPLE, pad_edge=False)
-    for study in STUDIES.values():
-        table.add_row(study.name, study.number, study.title, str(len(study.rows)))
-    console.print(table)
-    for scale in SCALES.values():
-        Display(console).note(f"--scale {scale.name}: {scale.note} ({', '.join(scale.datasets)})")
-    Display(console).note("Start with: msvq reproduce linear --scale smoke")
-
-
-def show_plan(sweep: Sweep, planned: Sequence[Planned], jobs: int, console: Console) -> None:
-    """Print a dry run."""
-    table = Table("cell", "state", "after it", "left", box=box.SIMPLE, pad_edge=False)
-    for one in planned:
-        left = duration(one.seconds) if one.seconds else "-"
-        table.add_row(one.task.cell.name, one.state, ", ".join(one.task.protocols) or "-", left)
-    console.print(table)
-    total = sum(one.seconds for one in planned)
-    say = Display(console).note
-    say(f"{len(planned)} cells in {sweep.out}, {total / 3600:.2f} hours one after the other")
-    say(
-        "A few steps of MSVQ on each data set were timed; the other methods follow by their passes through the network."
-    )
-    if jobs > 1:
-        say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
-
-
-def as_table(title: str, grid: Grid) -> Table:
-    """For a terminal."""
-    header, rows = grid
-    table = Table(*header, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for column in table.columns:
-        column.overflow = "fold"
-        column.justify = "left" if column is table.columns[0] else "right"
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def show(outcome: Outcome, console: Console) -> None:
-    """Print a result's tables, the failures, and where everything is."""
-    say = Display(console).note
-    say(heading(outcome.result))
-    for title, grid in sections(outcome.result):
-        if console.width >= WIDE:
-            console.print(as_table(title, grid))
-        elif title == CLAIMS:
-            say(title)
-            for line in claim_lines(grid):
-                say(line)
-        else:
-            console.print(as_table(title, without(grid, ALSO)))
-    for note in [*crossing_sentences(outcome.result), *notes(outcome.result)]:
-        say(note)
-    for cell, reason in outcome.failed.items():
-        say(f"failed: {cell}: {reason}")
-    say(f"report  {outcome.files[0]}")
-    say(f"tables  {outcome.files[1].with_suffix('')}.md .json .tex .csv")
