@@ -220,6 +220,7 @@ def test_a_recipes_width_and_stem_are_not_another_networks() -> None:
         ("resnet19", [], "did you mean 'resnet18'"),
         ("timm:test_vit", ["train.resolution=[[0, 16], [0.5, 24]]"], "24 pixels .*train.resolution.*null"),
         ("timm:test_vit", ["data.test_size=40"], "40 pixels .*data.test_size"),
+        ("timm:test_vit", ["augment.weak.scale=0.7"], r"22 pixels .*augment\.weak\.scale"),
         ("torchvision:vit_b_16", ["data.test_size=48"], "48 pixels .*data.test_size"),
     ],
 )

@@ -88,6 +88,8 @@ def test_a_recipes_own_block_beats_its_defaults(tmp_path: Path) -> None:
 
 def test_without_a_recipe_the_data_sets_own_is_taken() -> None:
     assert resolve(data="patterns").method == resolve(recipe="demo").method
+    for source in ("cifar100", "some/folder"):
+        assert resolve(overrides=[f"data.source={source}"]) == resolve(data=source)
 
 
 @pytest.mark.parametrize(

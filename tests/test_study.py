@@ -11,7 +11,8 @@ import torch
 from rich.console import Console
 
 import msvq
-from msvq import analysis
+from msvq import analysis, evaluation
+from msvq import study as studying
 from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import Settings, resolve
@@ -43,10 +44,11 @@ class Scene:
     path: Path
     told: io.StringIO
 
-    def study(self) -> dict[str, Any]:
+    def study(self, *protocols: str) -> dict[str, Any]:
         loader = Loader(self.data.train, batch_size=32, seed=0, device=CPU)
         display = Display(Console(file=self.told, width=1000))
-        return study(Run(self.path), self.settings, self.data, self.method, loader, step=1, display=display)
+        options: dict[str, Any] = {"step": 1, "protocols": protocols, "display": display}
+        return study(Run(self.path), self.settings, self.data, self.method, loader, **options)
 
     def shown(self, found: dict[str, Any], *, as_json: bool) -> str:
         """What `msvq analyze` prints."""
@@ -98,6 +100,21 @@ def test_without_finite_features_all_but_the_accuracy_is_looked_at(broken: Scene
     assert files(broken) == {"analysis.json", "gallery.npz", "neighbours.npz"}
     assert broken.told.getvalue().startswith("note: no kNN accuracy: the features are not all finite")
     assert broken.told.getvalue().count("note:") == 1
+
+
+def test_a_protocol_that_cannot_be_measured_is_named_and_stops_no_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(protocol: str, *args: Any) -> dict[str, Any]:
+        if protocol == "linear":
+            raise BadInput("not this one")
+        return real(protocol, *args)
+
+    real = evaluation.measure
+    monkeypatch.setattr(studying, "measure", measure)
+    scene.study("linear", "probe")
+    assert "note: no linear accuracy: not this one\n" in scene.told.getvalue()
+    assert "no kNN" not in scene.told.getvalue() and "probe.json" in files(scene)
 
 
 def test_what_is_no_number_is_null_in_json(broken: Scene) -> None:

@@ -1,12 +1,13 @@
 """What complete settings describe, built: the untrained method and its views."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from msvq.config import Settings
-from msvq.data.augment import Augment
+from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import DataSet
 from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
@@ -24,11 +25,22 @@ def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | No
                 backbone.load_state_dict(start)
             except RuntimeError:
                 raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
-        if not settings.backbone.is_resnet:
-            sizes = {side: "train.resolution" for _, side in settings.train.resolution or []}
-            sizes |= {} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"}
-            check_sizes(backbone, settings.backbone.name, sizes)
-        return METHODS[settings.method_name](backbone, **settings.method_options)
+        untouched = None if settings.backbone.is_resnet else copy.deepcopy(backbone)  # a method splits batch norm
+        method = METHODS[settings.method_name](backbone, **settings.method_options)
+        if untouched is not None:
+            check_sizes(untouched, settings.backbone.name, _sizes(settings, size, method.views))
+        return method
+
+
+def _sizes(settings: Settings, size: int, views: Sequence[str]) -> dict[int, str]:
+    """Every size of pictures beside `data.size` that the network will get, with the setting that asks for it."""
+    crops = {side: "train.resolution" for _, side in settings.train.resolution or []}
+    sizes = dict(crops)
+    for kind in views:
+        view: ViewSettings = getattr(settings.augment, kind, ViewSettings())  # an unknown one is told where it is drawn
+        for side in (size, *crops) if view.scale != 1 else ():
+            sizes.setdefault(view.side(side), f"augment.{kind}.scale")
+    return sizes | ({} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"})
 
 
 def make_augment(settings: Settings, data: DataSet) -> Augment:

@@ -15,10 +15,10 @@ from msvq.model.backbones import LIBRARY
 from msvq.own_code import is_code
 from msvq.train.precision import resolve_precision
 
-# What may differ between a run and its continuation. Most of it does not change what is learned. Of train.accumulate
-# and train.compile, which a smaller machine or one without a compiler needs otherwise, the last bits depend; of
-# train.epochs more: from where the run stands, the learning rate and all else that goes by the share of the run follow
-# the schedule of the new length.
+# What may differ between a run and its continuation. Most of it does not change what is learned. Of train.compile,
+# which a machine without a compiler needs otherwise, the last bits depend. train.accumulate, for a smaller machine,
+# draws other views and gives batch norm other groups. With train.epochs, the learning rate and all else that goes by
+# the share of the run follow the schedule of the new length from where the run stands.
 MAY_CHANGE = {
     ("train", "device"),
     ("train", "accumulate"),

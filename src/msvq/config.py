@@ -122,10 +122,6 @@ def resolve(
 
     `base`: plain values to take instead of a recipe, such as the settings of a run that goes on.
     """
-    if base is not None:
-        values = {key: _unshared(value) for key, value in base.items()}
-    else:
-        values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(data or "patterns", "folder"))
     flags = {f"train.{key}": value for key, value in train.items() if value is not None}
     if data is not None:
         flags["data.source"] = data
@@ -134,6 +130,11 @@ def resolve(
     if init is not None:
         flags["backbone.init"] = str(init)
     assignments = {**flags, **dict(map(parse_assignment, overrides))}
+    if base is not None:
+        values = {key: _unshared(value) for key, value in base.items()}
+    else:
+        source = str(assignments.get("data.source") or "patterns")
+        values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(source, "folder"))
     name = assignments.pop("method.name", method)
     for path in [path for path in assignments if path.startswith("method_defaults.")]:
         assign(values, path, assignments.pop(path), whole=True)

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,6 +39,15 @@ from msvq.train.runlog import finite
 ALIGNED = 2000  # pictures of which two views are compared
 
 
+@contextmanager
+def _noted(protocol: str, display: Display) -> Iterator[None]:
+    """What cannot be measured is told, and stops nothing else: the rest shows what went wrong."""
+    try:
+        yield
+    except BadInput as error:
+        display.note(f"note: no {protocol} accuracy: {error}")
+
+
 def study(
     run: Run,
     settings: Settings,
@@ -68,18 +78,15 @@ def study(
         changes |= {"bank": len(voting.bank)} if len(voting.bank) < len(data.bank) else {}
         place = {"data": data.name, "data_fingerprint": data.fingerprint(), "transfer": False, "changes": changes}
         weighed = {"checkpoint": checkpoint, "step": step}
-        try:
+        with _noted("kNN", display):
             found = measure("knn", subject, vote)
             save_result(run.path, {"protocol": identity("knn", vote, changes), **found, **place, **weighed})
-            for protocol in protocols:
+        whole = subject if voting.bank is data.bank else replace(subject, data=data, cached=None)
+        for protocol in protocols:
+            with _noted(protocol, display):
                 plain = PROTOCOLS[protocol].settings()
-                found = measure(
-                    protocol, subject if voting.bank is data.bank else replace(subject, data=data, cached=None), plain
-                )
-                whole = {"protocol": identity(protocol, plain, {}), **found, **place, **weighed, "changes": {}}
-                save_result(run.path, whole)
-        except BadInput as error:  # the rest shows what went wrong
-            display.note(f"note: no kNN accuracy: {error}")
+                found = measure(protocol, whole, plain) | place | weighed | {"changes": {}}
+                save_result(run.path, {"protocol": identity(protocol, plain, {}), **found})
     audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)
     if gallery is not None:
         save_gallery(folder / f"gallery{suffix}.npz", gallery)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from msvq.data.augment import ViewSettings
 from msvq.data.store import DataSet, Pictures
 from msvq.errors import BadInput
 from msvq.evaluate import linear
@@ -153,6 +154,10 @@ def test_no_batch_is_a_single_left_over_picture() -> None:
     SIZES.clear()
     tune(Watched((1, 1, 1, 1), width=2), striped(33), epochs=1)
     assert SIZES == [11, 11, 11]  # not 16, 16 and 1
+    SIZES.clear()
+    result = tune(Watched((1, 1, 1, 1), width=2), striped(5), epochs=1, min_steps=4, batch_size=2)
+    assert SIZES == [3, 2, 3, 2]  # not 2, 2 and 1
+    assert result.steps == 4
 
 
 def test_the_size_of_test_batches_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,5 +195,7 @@ def test_what_cannot_be_fine_tuned_is_said() -> None:
     empty = data.test.part(0, 0)
     with pytest.raises(BadInput, match="no labelled test picture"):
         tune(tiny(), DataSet("stripes", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16))
+    with pytest.raises(BadInput, match=r"cannot take crops of 8 pixels .*; --set view.scale=1"):
+        tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, view=ViewSettings(scale=0.5))
     with pytest.raises(BadInput, match="lower learning rate"):
         tune(tiny(), data, lr_head=1e30, epochs=20)

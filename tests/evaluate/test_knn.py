@@ -192,6 +192,7 @@ def test_nearest_comes_first() -> None:
     query = torch.tensor([[0.1, 0.9, 0.5, 0.0]])
     assert nearest(bank, query, 3).tolist() == [[1, 2, 0]]
     assert nearest(bank, query, 2, own=torch.tensor([1])).tolist() == [[2, 0]]  # not the picture itself
+    assert nearest(bank, query, 6, own=torch.tensor([1])).tolist() == [[2, 0, 3]]  # nor to fill up
 
 
 def numbered(num: int) -> Pictures:

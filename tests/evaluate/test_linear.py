@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from msvq.data.augment import ViewSettings
 from msvq.data.store import DataSet, Pictures
 from msvq.display import Display
 from msvq.errors import BadInput
@@ -136,9 +137,10 @@ def test_the_backbone_is_in_eval_mode_and_needs_no_gradient_while_the_classifier
     SEEN.clear()
     evaluate(Watched((1, 1, 1, 1), width=4), colours(40, num_test=10, test_size=24), epochs=2)
     assert {(mode, gradient) for mode, gradient, _ in SEEN} == {(False, False)}
-    # Test pictures once, at their own size; crops at the training size, the last partial batch with them.
+    # A try on two black pictures; test pictures once, at their own size; then crops at the training size, the last
+    # partial batch with them.
     epoch = [(16, 3, 16, 16), (16, 3, 16, 16), (8, 3, 16, 16)]
-    assert [shape for *_, shape in SEEN] == [(10, 3, 24, 24), *epoch, *epoch]
+    assert [shape for *_, shape in SEEN] == [(2, 3, 16, 16), (10, 3, 24, 24), *epoch, *epoch]
 
 
 class Flat(nn.Module):
@@ -213,6 +215,9 @@ def test_what_cannot_be_evaluated_is_said() -> None:
     untested = DataSet("colours", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16)
     with pytest.raises(BadInput, match="test"):
         evaluate(encoder, untested)
+    for change in ({"size": 8}, {"view": ViewSettings(scale=0.5)}):
+        with pytest.raises(BadInput, match=r"cannot take crops of 8 pixels .*; --set size=N and view.scale"):
+            evaluate(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, **change)
     broken = tiny()
     nn.init.constant_(broken.conv1.weight, float("nan"))
     with pytest.raises(BadInput, match="not all finite"):

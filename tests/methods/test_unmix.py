@@ -160,6 +160,9 @@ def test_through_the_whole_step_the_base_runs_three_times(random_batch: Make) ->
         ({"base": "co2", "symmetric": True}, "whose loss has one direction"),
         ({"base": "msvq", "symmetric": True}, "whose loss has one direction"),
         ({"through": "whole", "symmetric": True}, "set method.base_options.symmetric instead"),
+        ({"base": "msf", "base_options": {"enqueue_first": True}, "symmetric": True}, "one direction.*symmetric=false"),
+        ({"base": "msf", "base_options": {"enqueue_first": True}, "through": "whole"}, "one pass.*through=student"),
+        ({"base": "cmsf", "base_options": {"second_target": "previous"}, "symmetric": True}, "symmetric=false"),
         ({"base": "msf", "base_options": {"k": 40, "queue_size": 32}}, "the method's k 40 is larger than"),
     ],
 )

@@ -42,6 +42,10 @@ class ViewSettings(Section):
     blur_sigma: tuple[Positive, Positive] = (0.1, 2.0)  # pixels of the full view
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # side of the view, as a share of the training crop
 
+    def side(self, size: int) -> int:
+        """Of the view, in pixels, where the training crop has `size`."""
+        return max(1, round(size * self.scale))
+
     @model_validator(mode="after")
     def _ranges_are_ordered(self) -> Self:
         low, high = self.crop_area
@@ -99,7 +103,7 @@ class Augment:
         self, source: Tensor, settings: ViewSettings, generator: torch.Generator, size: int, rows: slice, of: int
     ) -> Tensor:
         """One view [N, 3, side, side] of `source` [N, H, 3, W], its side the view's share of `size`."""
-        side = max(1, round(size * settings.scale))
+        side = settings.side(size)
         height, width = source.shape[1], source.shape[3]
         boxes = crop_boxes(of, height, width, area=settings.crop_area, generator=generator)[rows]
         draws = torch.rand(of, 13, generator=generator, device=generator.device)[rows]

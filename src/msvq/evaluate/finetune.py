@@ -13,7 +13,7 @@ from msvq.data.augment import ViewSettings
 from msvq.data.store import DataSet
 from msvq.display import Display
 from msvq.errors import BadInput
-from msvq.evaluate.labels import PLAIN, LabelledViews, Rows
+from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, num_batches
 from msvq.evaluate.linear import MOMENTUM, SEED, features_at_test_size, finite_mean, labelled_test, new_head
 from msvq.evaluate.scores import Scores, scores
 from msvq.model.norm import split_batch_norm
@@ -45,7 +45,7 @@ class FinetuneSettings(Section):
 
     def num_epochs(self, num_pictures: int) -> int:
         """E above."""
-        return max(self.epochs, -(-self.min_steps // -(-num_pictures // self.batch_size)))
+        return max(self.epochs, -(-self.min_steps // num_batches(num_pictures, self.batch_size, even=True)))
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ def finetune(
     )
     network = copy.deepcopy(encoder).to(device).to(memory_format=torch.channels_last)
     split_batch_norm(network, 1)  # what a method split is ordinary again, for batches of any size
+    views.check(network, "--set view.scale=1")
     test = labelled_test(data)
     few, _ = features_at_test_size(network, test.sample(1), data, device=device, precision=precision)
     head = new_head(few.shape[1], views.num_classes, seed=seed, device=device)

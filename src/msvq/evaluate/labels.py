@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy import int64
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.listing import by_class
@@ -82,10 +82,17 @@ def select(pictures: Pictures, rows: Rows) -> Pictures:
     return Pictures(images, labels, rows=rows if pictures.rows is None else pictures.rows[rows])
 
 
+def num_batches(num: int, batch_size: int, *, even: bool = False) -> int:
+    """Of an epoch; `even`: so that each has two pictures or more, as batch norm needs."""
+    usual = -(-num // batch_size)
+    return max(1, min(usual, num // 2)) if even else usual
+
+
 class LabelledViews:
     """Shuffled batches of augmented training crops with their labels, a pure function of (seed, epoch).
 
-    The last batch of an epoch is as small as it comes; `even` makes all of them equal to within one picture instead.
+    The last batch of an epoch is as small as it comes; `even` makes all of them equal to within one picture instead,
+    and none of one picture alone: the last three are then together, if need be.
     """
 
     def __init__(
@@ -106,11 +113,24 @@ class LabelledViews:
             data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.bank, data.test))
         )
         self.augment = Augment({"plain": view}, size=size or data.size, mean=data.mean, std=data.std)
+        self.side = view.side(size or data.size)
         self.batch_size, self.seed, self.device, self.even = batch_size, seed, device, even
+
+    @torch.no_grad()
+    def check(self, network: nn.Module, way_out: str) -> None:
+        """Raise if a network cannot take pictures of the crops' size, as transformers may not."""
+        was_training, pictures = network.training, torch.zeros(2, 3, self.side, self.side, device=self.device)
+        try:
+            network.eval()(pictures.to(memory_format=torch.channels_last))
+        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            told = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+            raise BadInput(f"the encoder cannot take crops of {self.side} pixels ({told[:200]}); {way_out}") from error
+        finally:
+            network.train(was_training)
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        return -(-len(self.pictures) // self.batch_size)
+        return num_batches(len(self.pictures), self.batch_size, even=self.even)
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches: views [N, 3, size, size], normalised, in channels_last; labels [N]."""

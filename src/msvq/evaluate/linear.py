@@ -160,6 +160,7 @@ def linear_evaluation(
         data, rows, view=settings.view, size=size, batch_size=settings.batch_size, seed=seed, device=device
     )
     frozen = copy.deepcopy(encoder).requires_grad_(False).eval().to(device).to(memory_format=torch.channels_last)
+    views.check(frozen, "--set size=N and view.scale so that it can")
     test, truth = features_at_test_size(
         frozen, labelled_test(data), data, device=device, precision=precision, display=display
     )

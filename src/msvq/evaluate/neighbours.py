@@ -24,7 +24,7 @@ def nearest(bank: Tensor, queries: Tensor, num: int, *, own: Tensor | None = Non
     similarities = unit(queries) @ unit(bank).T
     if own is not None:
         similarities.scatter_(1, own[:, None], -2)
-    return similarities.topk(min(num, len(bank)), dim=1).indices
+    return similarities.topk(min(num, len(bank) - (own is not None)), dim=1).indices
 
 
 def choose_queries(labels: Tensor, num: int, seed: int = 0) -> Tensor:

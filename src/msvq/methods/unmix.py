@@ -114,6 +114,10 @@ def complete_base(base: str, options: Mapping[str, Any], *, symmetric: bool, thr
     if base not in wrappable:
         raise unknown("base of unmix", base, wrappable)
     own: dict[str, Any] = {"temp": 0.1} if base == "mocov2" else {}
+    for name, value in (("enqueue_first", True), ("second_target", "previous")):
+        if options.get(name) == value and (symmetric or through == "whole"):
+            other = "method.symmetric=false" if symmetric else "method.through=student"
+            raise BadInput(f"method.base_options.{name} has one direction and one pass; set {other} too")
     if through == "whole":
         if symmetric:
             raise BadInput("method.through 'whole' runs the base as it is; set method.base_options.symmetric instead")
