@@ -151,6 +151,14 @@ def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_p
         (["analyze", "{run}", "--checkpoint", "{run}/encoder.safetensors"], "holds an encoder alone"),
         (["report", "{tmp}"], "is not a run"),
         (["report", "{run}", "{run}"], "--out"),
+        (["report", "{run}", "--out", "{tmp}/photo.jpg"], "should end in .html"),
+        (["report", "{run}", "{run}", "--out", "{run}/report.html"], "would write over the run in"),
+        (["report", "{run}", "--out", "{run}/eval/page.html"], "would write over the run in"),
+        (["search", "{run}", "--query", "x.png", "--html", "{run}/report.html"], "would write over the run in"),
+        (["embed", "{run}", "--out", "{run}/eval/neighbours.npz"], "would write over the run in"),
+        (["duplicates", "{run}", "--out", "{run}/skipped.csv"], "would write over the run in"),
+        (["evaluate", "{run}", "--protocol", "probe", "--set", "strengths=[1e300]"], "less than or equal to 1000000"),
+        (["evaluate", "{run}", "--protocol", "linear", "--set", "size=7"], "greater than or equal to 8"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "src" / "msvq"
 
 # Each part may import from itself and from these.
-FOUNDATION = {"display", "errors", "files", "launch", "memory", "own_code", "ranks", "settings", "version"}
+FOUNDATION = {"display", "errors", "files", "launch", "memory", "own_code", "ranks", "run_files", "settings", "version"}
 ALLOWED = {
     "data": set(),
     "model": set(),

@@ -3,8 +3,11 @@
 import pickle
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import yaml
 
@@ -43,6 +46,26 @@ def test_protocols_give_typed_results(run: msvq.Run) -> None:
     assert 0 <= tuned.record["scratch_top1"] <= 100
     with pytest.raises(msvq.BadInput, match="did you mean 'k'"):
         run.knn(overrides=["kk=3"])
+
+
+def test_values_that_cannot_be_are_bad_input(run: msvq.Run, tmp_path: Path) -> None:
+    picture = np.zeros((8, 8, 3), np.uint8)
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: run.embed(np.zeros((2, 0, 8, 3), np.uint8)), "a picture has pixels"),
+        (lambda: run.embed([picture], batch_size=0), "batch_size is a number of pictures"),
+        (lambda: run.embed(cast(Any, ["a.jpg", 3])), "names and paths alone, not 3"),
+        (lambda: run.embed(cast(Any, None)), "a picture has"),
+        (lambda: run.probe(seeds=0), "at least 1, not 0"),
+        (lambda: run.probe(labels=cast(Any, "a")), "at most 1, not 'a'"),
+        (lambda: msvq.pretrain(out=tmp_path / "x", callbacks=cast(Any, [3])), "callbacks is a list of functions"),
+        (lambda: msvq.pretrain(out=tmp_path / "x", callbacks=cast(Any, print)), "callbacks is a list of functions"),
+        (lambda: msvq.pretrain(out=tmp_path / "x", overrides=cast(Any, "a.b=1")), "overrides is a list"),
+        (lambda: msvq.pretrain(out=run.path, resume=True, overwrite=True), "give one of them"),
+    ]
+    for call, sentence in wrong:
+        with pytest.raises(msvq.BadInput, match=sentence):
+            call()
+    assert not (tmp_path / "x").exists()
 
 
 def test_an_analysis_is_a_verdict(run: msvq.Run) -> None:

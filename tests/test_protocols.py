@@ -12,11 +12,14 @@ from msvq import protocols
 from msvq.data.store import DataSet, Pictures
 from msvq.display import Display
 from msvq.errors import BadInput
+from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
+from msvq.evaluate.linear import LinearSettings
 from msvq.evaluation import measure, save_result
 from msvq.model.backbones import BackboneSettings
 from msvq.protocols import Subject, by_knn
 from msvq.report.page import write_report
+from msvq.settings import Section
 
 NUM = 24
 VOTE = KnnSettings(k=3)
@@ -41,6 +44,22 @@ def test_knn_of_features_that_are_not_finite_is_refused(part: int, value: float)
     both[part][5, 1] = value
     with pytest.raises(BadInput, match="the features are not all finite"):
         by_knn(subject(*both), VOTE, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "settings", "lower"),
+    [("linear_evaluation", LinearSettings(), "batch_size or size"), ("finetune", FinetuneSettings(), "batch_size")],
+)
+def test_too_little_memory_is_told_with_what_to_lower(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, settings: Section, lower: str
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4680000000000 bytes")
+
+    monkeypatch.setattr(protocols, protocol, fail)
+    name = "linear" if protocol == "linear_evaluation" else protocol
+    with pytest.raises(BadInput, match=f"256 pictures does not fit into the memory of cpu; lower {lower} with --set"):
+        measure(name, subject(features(), features()), settings)
 
 
 def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

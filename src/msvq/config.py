@@ -122,6 +122,8 @@ def resolve(
 
     `base`: plain values to take instead of a recipe, such as the settings of a run that goes on.
     """
+    if isinstance(overrides, str):
+        raise BadInput(f"overrides is a list of such strings, not one of them: [{overrides!r}]")
     flags = {f"train.{key}": value for key, value in train.items() if value is not None}
     if data is not None:
         flags["data.source"] = data

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.data.sources import open_dataset
-from msvq.directory import is_run
 from msvq.errors import BadInput
 from msvq.evaluate.knn import knn_accuracy
 from msvq.files import write_text
@@ -16,6 +15,7 @@ from msvq.pretraining import pretrain
 from msvq.report.page import write_report
 from msvq.resuming import barely_begun, has_checkpoint
 from msvq.run import Run
+from msvq.run_files import is_run
 
 MADE_BY = "msvq demo"
 

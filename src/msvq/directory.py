@@ -5,7 +5,6 @@ import io
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,25 +25,10 @@ from msvq.display import Display, printable
 from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.launch import num_processes
+from msvq.run_files import RUN_FILES, is_run
 from msvq.version import __version__
 
 LOCK = ".lock"
-SECTIONS = ("data", "augment", "backbone", "method", "train", "evaluate", "analyze")  # of a run's config.yaml
-RUN_FILES = [
-    "config.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "checkpoints",
-    "initial.safetensors",
-    "encoder.safetensors",
-    "encoder.json",
-    "eval",
-    "figures",
-    "report.html",
-    "skipped.csv",
-    "tensorboard",
-    "wandb",
-]
 
 
 @contextmanager
@@ -67,18 +51,6 @@ def locked(out: Path) -> Iterator[None]:
     finally:
         path.write_text("", encoding="utf-8")
         lock.release()
-
-
-def is_run(out: Path) -> bool:
-    """Whether a directory is a run's: other programs have a config.yaml too, but not with all of our sections.
-
-    That is read from the lines alone, so that a run whose file is damaged somewhere is still one.
-    """
-    try:
-        text = (out / "config.yaml").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:

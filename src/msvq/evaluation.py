@@ -55,8 +55,10 @@ def evaluate(
     check_protocols([protocol])
     changes = dict(map(parse_assignment, overrides))
     settings, changes = _settings(PROTOCOLS[protocol].settings, changes)
-    if not 0 < labels <= 1:
-        raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels}")
+    if not isinstance(labels, int | float) or not 0 < labels <= 1:
+        raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels!r}")
+    if not isinstance(seeds, int) or seeds < 1:
+        raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds!r}")
     weights = load_encoder(run, checkpoint)
     target = resolve_device(device or "auto")
     dataset, own = open_for(run, data, data_root, checkpoint=checkpoint, download=download, display=display)

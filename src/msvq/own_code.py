@@ -29,18 +29,19 @@ def run_file(name: str, flag: str) -> tuple[ModuleType, str]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself; that ends nothing here
         raise BadInput(f"{file} cannot be loaded: {failure(error, path)}") from error
     return module, wanted
 
 
-def failure(error: Exception, path: Path) -> str:
+def failure(error: BaseException, path: Path) -> str:
     """An error of the code in a file, and the line of that file which led to it, if one did."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    told = repr(error)
     if not lines and isinstance(error, SyntaxError):  # it never ran
-        lines = [error.lineno]
-    return f"{error!r} in line {lines[-1]}" if lines and lines[-1] is not None else repr(error)
+        lines, told = [error.lineno], f"{type(error).__name__}: {error.msg}"
+    return f"{told} in line {lines[-1]}" if lines and lines[-1] is not None else told
 
 
 def not_allowed(kind: str, name: str) -> BadInput:

@@ -18,7 +18,7 @@ from msvq.config import Settings, resolve
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
-from msvq.directory import add_skipped, check_out, environment, is_run, locked, start_directory
+from msvq.directory import add_skipped, check_out, environment, locked, start_directory
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
@@ -29,6 +29,7 @@ from msvq.protocols import check_protocols
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, load
+from msvq.run_files import is_run
 from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
 from msvq.train.checkpoint import sweep
@@ -81,6 +82,8 @@ def pretrain(
         held.enter_context(joined())
         with agreeing():
             check_protocols(protocols)
+            if (resume or auto_resume) and overwrite:
+                raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
             listeners = Listeners(make_loggers(loggers), callbacks)
             if auto_resume:
                 resume = has_checkpoint(out)

@@ -1,6 +1,7 @@
 """The frozen protocols by name. A protocol never changes: what would be a change is a new version of its id."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from msvq.evaluate.probe import ProbeSettings, probe
 from msvq.evaluate.scores import scores
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.settings import Section
+from msvq.train.limits import or_too_large
 
 LINEAR_SEED = 1337  # the paper's code's; further seeds count on from it
 MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is not kept
@@ -92,18 +94,27 @@ def by_probe(subject: Subject, settings: ProbeSettings, rows: Rows, seed: int) -
     return {**found.scores._asdict(), **chosen, "validation": {f"{s:g}": top1 for s, top1 in found.validation.items()}}
 
 
+def _enough_memory(
+    settings: LinearSettings | FinetuneSettings, device: torch.device, lower: str
+) -> AbstractContextManager[None]:
+    return or_too_large(
+        f"a step of {settings.batch_size} pictures does not fit into the memory of {device}; lower {lower} with --set"
+    )
+
+
 def by_linear(subject: Subject, settings: LinearSettings, rows: Rows, seed: int) -> Result:
     """The paper's linear evaluation; the last epoch is the headline, the best stands beside it."""
-    found = linear_evaluation(
-        subject.encoder,
-        subject.data,
-        rows,
-        settings,
-        device=subject.device,
-        precision=subject.precision,
-        seed=seed,
-        display=subject.display,
-    )
+    with _enough_memory(settings, subject.device, "batch_size or size"):
+        found = linear_evaluation(
+            subject.encoder,
+            subject.data,
+            rows,
+            settings,
+            device=subject.device,
+            precision=subject.precision,
+            seed=seed,
+            display=subject.display,
+        )
     curve = [epoch.top1 for epoch in found.epochs]
     best = {"top1_best": found.best.top1, "top5_best": found.best.top5, "best_epoch": found.best_epoch}
     return {**found.last._asdict(), **best, "curve": curve}
@@ -117,7 +128,8 @@ def by_finetuning(subject: Subject, settings: FinetuneSettings, rows: Rows, seed
         "seed": seed,
         "display": subject.display,
     }
-    tuned = finetune(subject.encoder, subject.data, rows, settings, **shared)
+    with _enough_memory(settings, subject.device, "batch_size"):
+        tuned = finetune(subject.encoder, subject.data, rows, settings, **shared)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = make_backbone(subject.backbone, subject.data.size)
@@ -163,5 +175,5 @@ def check_neighbours(settings: Section, num_labels: int) -> None:
     if isinstance(settings, KnnSettings) and settings.k > num_labels:
         raise BadInput(
             f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
-            f"--set k={max(1, num_labels // 2)} or fewer"
+            f"--set k={num_labels} or fewer"
         )

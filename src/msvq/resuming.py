@@ -11,11 +11,11 @@ from msvq.card import misfit
 from msvq.completion import check_unchanged, with_findings
 from msvq.config import Settings, read_config
 from msvq.data.store import DataSet
-from msvq.directory import is_run
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.launch import is_first, num_processes
+from msvq.run_files import is_run
 from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint
 
 

@@ -164,6 +164,8 @@ class Run:
         its shorter side first, and cropped to the centre. File names must be of readable pictures alone:
         `embed_source` passes over others. `device`: "auto" unless it is named.
         """
+        if batch_size < 1:
+            raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
         images = at_hand(images)
         if are_files(images):
             return self._features(decode_files(images, self._feeding["size"]), device)

@@ -11,6 +11,7 @@ import pytest
 from msvq.data.folders import list_folder, walk
 from msvq.data.listing import Listing, limit_train
 from msvq.errors import BadInput
+from msvq.run_files import SECTIONS
 
 Fill = Callable[..., None]
 
@@ -176,6 +177,14 @@ def test_folders_that_name_no_classes_give_no_labels(tmp_path: Path, fill: Fill)
         listing = list_folder(tmp_path / str(number))
         assert has_no_labels(listing)
         assert listing.names == sorted(names)
+
+
+def test_the_pictures_of_a_run_are_not_data(tmp_path: Path, fill: Fill) -> None:
+    fill(tmp_path, ["a.png", "b/c.png", "runs/x/figures/map.png", "runs/y/figures/map.png"])
+    (tmp_path / "runs" / "x" / "config.yaml").write_text("".join(f"{name}: {{}}\n" for name in SECTIONS))
+    (tmp_path / "runs" / "y" / "config.yaml").write_text("title: of another program\n")
+    assert list_folder(tmp_path).names == ["a.png", "b/c.png", "runs/y/figures/map.png"]
+    assert walk(tmp_path / "runs" / "x").names == ["figures/map.png"]  # who asks for them gets them
 
 
 def test_hidden_files_and_those_of_a_mac_are_not_there(tmp_path: Path, fill: Fill) -> None:

@@ -245,7 +245,7 @@ def test_nearly_all_may_be_unreadable_if_so_allowed_but_not_all(
     pack = pack_of(tmp_path / "bad", max_skipped=1.0)
     assert list(pack.names) == ["ok.png"]
     assert pack.skipped == tuple((f"{number:02}.png", "is empty") for number in range(40))
-    monkeypatch.setattr(packing, "_portion", lambda items: 8)
+    monkeypatch.setattr(packing, "_portion", lambda items, side: 8)
     with pytest.raises(BadInput, match=r"^8 of the first 8 pictures .*data.max_skipped = 0.1 allows"):  # it stops early
         pack_of(tmp_path / "bad", side=8)
     (tmp_path / "bad" / "ok.png").unlink()

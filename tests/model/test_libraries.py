@@ -179,11 +179,12 @@ def module(forward: str) -> str:
     ("text", "sentence"),
     [
         ("def other(): ...", "unknown function in .*known: other"),
+        ("import sys\nsys.exit()", r"cannot be loaded: SystemExit\(\) in line 2$"),
         ("import not_a_module", "cannot be loaded: ModuleNotFoundError"),
         ("def net():\n    return 3", "returned a int; it has to return a torch.nn.Module"),
         ("def net():\n    raise RuntimeError('no')", r"failed: RuntimeError\('no'\) in line 2"),
         ("import torch\n\ndef net():\n    return torch.nn.Linear('a', 2)", r"failed: TypeError\(.*\) in line 4$"),
-        ("x = 1\n\ndef net(:\n    return 3", r"cannot be loaded: SyntaxError\(.*\) in line 3$"),
+        ("x = 1\n\ndef net(:\n    return 3", "cannot be loaded: SyntaxError: invalid syntax in line 3$"),
         ("import json\njson.loads('{')", r"cannot be loaded: JSONDecodeError\(.*\) in line 2$"),
         ("def net(wide):\n    return 3", r"failed: TypeError\(.*\)$"),
         ("from torch import nn\n\ndef net():\n    return nn.Flatten(2)", r"makes \[2, 3, 1024\] of 2 pictures"),

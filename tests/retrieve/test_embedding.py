@@ -233,6 +233,16 @@ def test_mistakes_get_one_sentence_and_leave_nothing(says: Says, small_run: msvq
         assert not list(photos.parent.glob("e.*")), words
 
 
+def test_a_folder_of_others_is_not_taken_for_parts(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    parts = photos.parent / "e.npz.parts"
+    parts.mkdir()
+    (parts / "000000.npz").write_text("mine")
+    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
+    assert code == 2 and "e.npz.parts' holds other files" in error
+    assert (parts / "000000.npz").read_text() == "mine"
+    assert not (photos.parent / "e.npz").exists()
+
+
 def test_the_data_are_never_written_over(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
     save_arrays(tmp_path / "e.npz")
     for name in ("list.csv", "x.skipped.csv"):

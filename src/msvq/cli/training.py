@@ -22,7 +22,6 @@ from msvq.cli.options import (
     app,
 )
 from msvq.display import printable
-from msvq.errors import BadInput
 from msvq.launch import is_first
 
 
@@ -103,8 +102,6 @@ def pretrain(
     """
     from msvq.pretraining import pretrain as run_pretrain
 
-    if (resume or auto_resume) and overwrite:
-        raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
     before = _written(out)
     try:
         run = run_pretrain(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from msvq.data.decode import EXTENSIONS
 from msvq.data.listing import TEST_NAMES, Listing, add_note, arrange
 from msvq.errors import BadInput
+from msvq.run_files import is_run
 
 TRAIN_NAMES = ("train", "training")
 MORE_NAMES = ("unlabeled", "unlabelled", "extra")  # beside train/: more pictures to learn from
@@ -34,6 +35,8 @@ class Found:
 
 def walk(root: Path) -> Found:
     """Every picture below a folder, by extension, in the order of their names. Hidden files are left out.
+
+    So are the directories of runs, whose figures are no data: a run may lie in the folder that it learns from.
 
     Links are followed; one that leads back to a folder above it is not entered twice.
     """
@@ -58,6 +61,8 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> Non
             continue
         try:
             if entry.is_dir():
+                if is_run(Path(entry.path)):
+                    continue
                 place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], name)
                 if place not in above:
                     _walk(entry.path, prefix + name + os.sep, (*above, place), found)

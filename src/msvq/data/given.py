@@ -33,7 +33,11 @@ def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None
 
     One that cannot be read is an error: every file shall have its row.
     """
-    names: list[str | bytes] = [fspath(file) for file in files]
+    names: list[str | bytes] = []
+    for file in files:
+        if not isinstance(file, str | PathLike):
+            raise BadInput(f"a list of files holds names and paths alone, not {file!r}")
+        names.append(fspath(file))
     pool = Workers(workers)
     try:
         starts = range(0, len(names), PORTION)
@@ -52,12 +56,14 @@ def as_pictures(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint
         return [_as_picture(np.asarray(image)) for image in images]
     array = np.asarray(images)
     batched = array.ndim == 4 or (array.ndim == 3 and array.shape[-1] not in (1, 3) and array.shape[0] not in (1, 3))
-    return [_as_picture(picture) for picture in (array if batched else array[None])]
+    return [_as_picture(picture) for picture in (array if batched else [array])]
 
 
 def _as_picture(picture: NDArray[Any]) -> NDArray[np.uint8]:
     if picture.ndim == 2:
         picture = picture[..., None]
+    if not picture.size:
+        raise BadInput(f"a picture has pixels; one of these has the shape {list(picture.shape)}")
     if picture.ndim != 3 or not {picture.shape[0], picture.shape[-1]} & {1, 3}:
         raise BadInput(f"a picture has the shape [H, W, 3], [3, H, W] or [H, W], not {list(picture.shape)}")
     if picture.shape[-1] not in (1, 3):

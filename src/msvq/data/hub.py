@@ -72,6 +72,8 @@ def open_hub(name: str, *, use_labels: bool = True, whole: bool = False) -> HubP
 
     `whole`: every picture of every split, whether or not training would use it.
     """
+    if not name.strip():
+        raise BadInput("hf: takes the name of a data set of the hub, such as hf:cifar10")
     try:
         import datasets
     except ImportError:

@@ -26,10 +26,9 @@ class Loader:
 
     def __init__(self, pictures: Pictures, *, batch_size: int, seed: int, device: torch.device) -> None:
         if len(pictures) < batch_size:
-            raise BadInput(
-                f"{len(pictures)} pictures are fewer than one batch of {batch_size}; "
-                f"lower train.batch_size or give more pictures"
-            )
+            few = "1 picture is" if len(pictures) == 1 else f"{len(pictures)} pictures are"
+            lower = "lower train.batch_size or " if len(pictures) > 1 else ""  # a batch has two or more
+            raise BadInput(f"{few} fewer than one batch of {batch_size}; {lower}give more pictures")
         self.pictures = pictures
         self.labels = torch.from_numpy(pictures.labels)
         self.batch_size = batch_size

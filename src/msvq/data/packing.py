@@ -34,6 +34,7 @@ from msvq.errors import BadInput
 from msvq.files import no_room, write_atomically, write_text
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
+PORTION_BYTES = 256_000_000  # of pixels that a worker holds at a time
 PIXELS = "images.u8"
 FILES = {PIXELS: "u1", "kept.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}  # and what each is an array of
 RULES = 2  # part of a pack's key: raised when `decode` makes other pixels of the same file
@@ -229,7 +230,7 @@ def _decode_all(
     digest = hashlib.sha256()
     workers, start = Workers(num_workers), 0
     task: Task = "check" if file is None else "pack"
-    portions = pieces(items, range(len(items)), _portion(items))
+    portions = pieces(items, range(len(items)), _portion(items, side))
     try:
         for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
             for index in range(len(result.rows)):
@@ -251,11 +252,12 @@ def _decode_all(
     return card, np.array(kept, np.int64)
 
 
-def _portion(items: Items) -> int:
-    """How many pictures a worker gets at a time: many small ones, few large ones."""
+def _portion(items: Items, side: int) -> int:
+    """How many pictures a worker gets at a time: many small ones, few large ones, by their files and their pixels."""
     stamps = getattr(items, "stamps", None)
     mean = 100_000 if stamps is None or not len(stamps) else float(stamps[:, 0].mean())
-    return int(np.clip(8_000_000 // max(mean, 1), 4, 128))
+    fitting = max(1, PORTION_BYTES // (3 * side * side))
+    return min(fitting, int(np.clip(8_000_000 // max(mean, 1), 4, 128)))
 
 
 def _close_gaps(path: Path, kept: NDArray[np.int64], row: int) -> None:

@@ -40,7 +40,7 @@ class LinearSettings(Section):
     schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 60 % of the epochs, a hundredth after 80 %
     lr: Annotated[float, Gt(0)] | None = None  # None: 1 for cosine, 30 for step
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    size: Annotated[int, Ge(1)] | None = None  # side of the crops that it learns from; None: that of pre-training
+    size: Annotated[int, Ge(8)] | None = None  # side of the crops that it learns from; None: that of pre-training
     view: ViewSettings = PLAIN
 
     def learning_rate(self, step: int, *, steps_per_epoch: int) -> float:

@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,7 +25,7 @@ NUMBERS = 2**18  # features read at once: the second product finds them in the c
 HISTORY = 20  # steps that L-BFGS remembers
 CONSTANT = 1e-6  # a deviation below this share of the mean is rounding of fp32 features
 
-Strength = Annotated[float, Gt(0)]
+Strength = Annotated[float, Gt(0), Le(1e6)]
 
 
 class ProbeSettings(Section):

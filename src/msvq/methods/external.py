@@ -1,6 +1,6 @@
 """Methods from outside the package: `path/to/file.py:ClassName`."""
 
-from msvq.errors import unknown
+from msvq.errors import BadInput, unknown
 from msvq.methods.base import METHODS, Method
 from msvq.own_code import is_code, run_file
 
@@ -17,6 +17,9 @@ def register_file(name: str) -> None:
     """
     module, class_name = run_file(name, "method")
     kinds = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Method)}
-    if class_name not in kinds:
-        raise unknown(f"method class in {module.__file__}", class_name, [key for key in kinds if key != "Method"])
+    known = [key for key in kinds if key != "Method"]
+    if not known:
+        raise BadInput(f"{module.__file__} has no method in it: a method is a subclass of msvq.methods.Method")
+    if class_name not in known:
+        raise unknown(f"method class in {module.__file__}", class_name, known)
     METHODS[name] = kinds[class_name]

@@ -20,6 +20,7 @@ from msvq.report.records import Record, read_records
 from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows
 from msvq.report.templates import resource, templates
 from msvq.report.verdict import verdict
+from msvq.run_files import check_not_of_a_run
 
 SCRIPTS = ("page.js", "map.js")
 
@@ -54,6 +55,10 @@ def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
         raise BadInput("a page about several runs belongs to none of them; say where it goes with --out compare.html")
     if out is not None and out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a directory; name a file such as {str(out / 'report.html')!r}")
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise BadInput(f"--out {str(out)!r} should end in .html: the report is a page")
+    if out is not None and (len(runs) > 1 or out.absolute() != (runs[0] / "report.html").absolute()):
+        check_not_of_a_run("--out", out)
     return write_report(list(runs), out)
 
 

@@ -17,7 +17,7 @@ from msvq.errors import BadInput
 from msvq.files import write_atomically, write_text
 from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.formats import Table, check_apart, writer_for
-from msvq.retrieve.parts import Parts, check_batch_size, check_readable
+from msvq.retrieve.parts import Parts, check_batch_size, check_ours, check_readable
 from msvq.retrieve.source import open_source
 from msvq.run import Run, load
 from msvq.train.limits import OutOfMemory
@@ -61,12 +61,13 @@ def embed(
     out, display = Path(out), display or Display()
     write = writer_for(out)
     check_batch_size(batch_size)
+    folder = out.with_name(f"{out.name}.parts")
+    check_ours(folder)
     run = run if isinstance(run, Run) else load(run)
     for path in (out, _skipped_path(out)):
         check_apart("--out", path, data or run.config.data.source)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
-    folder = out.with_name(f"{out.name}.parts")
     with _alone(folder, out):
         parts = Parts(folder, source, np.arange(len(source)), embedder)
         try:

@@ -17,6 +17,7 @@ from msvq.display import Advance, printable
 from msvq.errors import BadInput
 from msvq.files import at_home
 from msvq.retrieve.source import Positions, Source
+from msvq.run_files import check_not_of_a_run
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]
 BLOCK = 4096  # names that are strings at one time
@@ -144,6 +145,7 @@ def check_file(option: str, path: Path, endings: Sequence[str]) -> None:
         raise BadInput(f"{option} {str(path)!r} is a folder; name a file in it, such as features{endings[0]}")
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option} {str(path)!r}: there is no folder {str(path.absolute().parent)!r}; make it first")
+    check_not_of_a_run(option, path)
 
 
 def check_apart(option: str, path: Path, data: str) -> None:

@@ -153,6 +153,14 @@ def _write(file: BinaryIO, part: Part) -> None:
     np.savez(file, features=part.features, kept=part.kept, skipped=reasons, allow_pickle=False)
 
 
+def check_ours(folder: Path) -> None:
+    """Raise if a folder for parts, which is deleted in the end, holds something else."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{str(folder)!r} is in the way: parts go there; move it away, or choose another --out")
+    if folder.is_dir() and not (folder / CARD).is_file() and any(path.name[0] != "." for path in folder.iterdir()):
+        raise BadInput(f"{str(folder)!r} holds other files, and parts go there; move it away, or choose another --out")
+
+
 def check_batch_size(batch_size: int) -> None:
     """Raise if there can be no such batch: it lies within a part."""
     if not 1 <= batch_size <= PART:

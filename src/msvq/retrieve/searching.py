@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from msvq.data.workers import Workers
-from msvq.display import Display
+from msvq.display import Display, printable
 from msvq.errors import BadInput
 from msvq.files import at_home
 from msvq.retrieve.encoder import Embedder, open_embedder
@@ -123,7 +123,10 @@ def _find(query: str, source: Source) -> Path | int:
     try:
         return source.names.index(query)
     except ValueError:
-        kind = "is a folder" if path.is_dir() else "is no file, nor the name of a picture there"
+        shown = [index for index, name in enumerate(source.names) if printable(name) == query]
+        if len(shown) == 1:  # as it stands in what we have written, where odd letters are escapes
+            return shown[0]
+        kind = "is a folder" if query and path.is_dir() else "is no file, nor the name of a picture there"
         raise BadInput(f"--query {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
 
 

@@ -1,11 +1,12 @@
 """Who hears of every line of the log: loggers such as TensorBoard, and functions of one's own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from msvq.errors import BadInput
 from msvq.launch import is_first
 from msvq.ranks import largest
 from msvq.train.distributed import SaidElsewhere, agreeing, wait_for_first
@@ -46,6 +47,8 @@ class Listeners:
     """
 
     def __init__(self, loggers: Sequence[Logger] = (), callbacks: Sequence[Callback] = ()) -> None:
+        if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+            raise BadInput(f"callbacks is a list of functions that take a line of the log, not {callbacks!r}")
         self.loggers, self.callbacks = list(loggers), list(callbacks)
         self.failure: Exception | None = None
         self.anyone = False  # whether, in any process, somebody listens; all of them know alike
