@@ -13,11 +13,15 @@ from msvq.files import write_text
 from msvq.reproduce.embed import refreshed
 from msvq.reproduce.page import RESULTS
 from msvq.reproduce.records import FOLDER
-from msvq.reproduce.sweep import read_manifest
+from msvq.reproduce.sweep import MANIFEST, read_manifest
 
 
 def take(sweep: Path, root: Path) -> list[Path]:
     """Copy what a sweep has come to, and make the page anew. Returns the files that were written."""
+    if not (sweep / MANIFEST).is_file() or not (sweep / RESULTS).is_dir():
+        raise BadInput(
+            f"{str(sweep)!r} is no sweep with results: name the --out of an msvq reproduce that has finished"
+        )
     scale = read_manifest(sweep)["scale"]
     places = {".json": root / "results" / scale, ".svg": root / "docs" / "images"}
     written = []

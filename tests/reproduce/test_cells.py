@@ -60,7 +60,7 @@ def test_another_length_is_a_scale_of_its_own() -> None:
     sweep = prepare("knn-curves", scale="mini", epochs=12, methods=["msvq"], seeds=1)
     assert (sweep.request.scale.name, sweep.out) == ("mini-12-epochs", Path("runs/reproduce-mini-12-epochs"))
     assert sweep.command == "msvq reproduce knn-curves --scale mini --epochs 12 --methods msvq --seeds 1"
-    assert sweep.request.scale.note.endswith("; 12 epochs")
+    assert sweep.request.scale.note.startswith("12 epochs in place of 4, all else as at scale mini: CIFAR-10")
     [task] = sweep.tasks
     settings, usual = task.cell.settings(), Cell("mini", "cifar10", "msvq", (), 0).settings()
     assert settings.train.epochs == 12

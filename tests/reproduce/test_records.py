@@ -111,7 +111,7 @@ def test_a_cell_of_other_settings_is_refused_or_passed_over(tmp_path: Path) -> N
         prepare("knn", scale="smoke", methods=["msvq"], known=folder)
     prepare("knn", scale="smoke", methods=["ressl"], known=folder)  # it is not asked for
     record = read_records(folder)["patterns-mq-s0"]
-    with pytest.raises(BadInput, match="ran with another scale: 'smoke'"):
+    with pytest.raises(BadInput, match="is of scale smoke, not mini; leave out --known"):
         record.check(Cell("mini", "cifar10", "mq", (), 0))
 
 

@@ -31,7 +31,7 @@ def test_results_figures_and_page_are_taken(tmp_path: Path) -> None:
     written = [str(path.relative_to(root)) for path in take(sweep, root)]
     assert written == ["docs/images/mini-knn-curves.svg", "results/mini/knn.json", "docs/results.md"]
     assert "51.00 ± 1.00" in page.read_text()
-    with pytest.raises(BadInput, match="damaged"):
+    with pytest.raises(BadInput, match="no sweep with results"):
         take(tmp_path, root)
 
 

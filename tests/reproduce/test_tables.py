@@ -75,8 +75,16 @@ def test_a_place_of_a_table_by_hand() -> None:
     assert place["best"] == {"mean": 51.0, "std": 1.0}
     assert place["last"]["mean"] == pytest.approx(50.5)
     assert place["published"] == 90.16
-    assert place["difference"] == pytest.approx(51.0 - 90.16)  # on the best epoch
+    assert place["difference"] == pytest.approx(51.5 - 90.16)  # at this scale all labels vote in the last epoch alone
     assert place["values"]["1"] == {"best": 51.0, "last": 51.0}
+
+
+def test_where_all_labels_vote_the_difference_is_on_the_best_epoch() -> None:
+    paper = prepare("knn", scale="paper", methods=["msvq"], datasets=["cifar10"]).request
+    table = build(paper, {("cifar10", "msvq", 0): measurement("cifar10-msvq-s0", 0, 51.0, 50.0)}, command="")
+    assert row_of(table, "msvq")["difference"] == pytest.approx(51.0 - 90.16)
+    assert "last epoch, all labels" not in markdown(table)
+    assert "by all labels" not in str(table["claims"])
 
 
 def test_a_row_without_published_or_measured_value_shows_a_dash() -> None:
@@ -118,6 +126,8 @@ def test_claims_are_judged_seed_by_seed() -> None:
     assert claims["MSV beats ReSSL"]["verdict"] == "held, within the noise"  # 1, 0.5, 2
     lost = next(claim for text, claim in claims.items() if text.startswith("ReSSL beats MoCoV2"))
     assert (lost["verdict"], lost["difference"]) == ("not held", -1.5)  # -2, -1.5, -1
+    everyone = claims["MSVQ beats MSV, by all labels"]  # differences of the last epoch: 2.5, 3.1, 4.5
+    assert everyone["difference"] == pytest.approx(10.1 / 3)
     assert lost["published_difference"] is None
     assert claims["MSVQ beats ReSSL"]["verdict"] == "held"
     assert claims["MSVQ beats MQ"]["verdict"] == "not measured"
@@ -145,13 +155,12 @@ def test_times_that_a_compiler_was_waited_for_are_not_compared() -> None:
 
 
 def test_claims_need_their_rows() -> None:
-    assert list(claims_of(result(methods=["msvq", "mocov2"]))) == [
-        "MSVQ beats MoCoV2 (as the tables show; the text does not claim it)"
-    ]
-    assert claims_of(result(methods=["msvq", "mq"])).keys() == {"MSVQ beats MQ"}
-    assert list(claims_of(result(methods=["ressl", "mocov2"]))) == [
-        "ReSSL beats MoCoV2 (as the tables show; the text does not claim it)"
-    ]
+    for methods, claim in (
+        (["msvq", "mocov2"], "MSVQ beats MoCoV2 (as the tables show; the text does not claim it)"),
+        (["msvq", "mq"], "MSVQ beats MQ"),
+        (["ressl", "mocov2"], "ReSSL beats MoCoV2 (as the tables show; the text does not claim it)"),
+    ):
+        assert list(claims_of(result(methods=methods))) == [claim, f"{claim}, by all labels"]
 
 
 def test_claims_of_the_ablations_on_the_papers_own_numbers() -> None:
@@ -216,7 +225,10 @@ def test_markdown_latex_and_csv_agree_with_the_json(name: str) -> None:
     places = {row["row"]: row["cells"]["cifar10"]["knn-all"] for row in table["rows"]}
     expected_others = {row: place["last"]["mean"] for row, place in places.items() if place}
     assert {row: float(entry["last_mean"]) for row, entry in others.items()} == expected_others
-    assert all(entry["published"] == entry["difference"] == "" for entry in others.values())
+    for key, entry in others.items():  # by all labels, as in the paper, if the table is of kNN
+        place = row_of(table, key)
+        compared = [place["published"], place["difference"]] if name == "knn" else [None, None]
+        assert [entry["published"], entry["difference"]] == ["" if value is None else str(value) for value in compared]
     for row in table["rows"]:
         place, entry = row["cells"]["cifar10"], told[row["row"]]
         for kind in ("best", "last"):
@@ -273,7 +285,7 @@ def test_mean_curves_and_their_crossings() -> None:
     }  # fmt: skip
     slow = {0: [(0.0, 9.0), (1.0, 10.0), (2.0, 20.0), (3.0, 40.0)]}
     fast = {0: [(0.0, 1.0), (1.0, 20.0), (2.0, 30.0), (3.0, 35.0)]}
-    once = [{"epoch": 2.67, "ahead": "slow", "behind": "fast"}]
+    once = [{"ahead": "slow", "behind": "fast", "after": 2.0, "until": 3.0, "seeds": 1, "seeds_ahead": 1}]
     assert crossings({"slow": slow, "fast": fast}) == once
     assert crossings({"slow": slow, "none": {}}) == []
     lucky = {1: [(epoch, value + 50) for epoch, value in slow[0]]}
@@ -293,7 +305,10 @@ def test_a_figure_says_how_many_seeds_its_curves_have_and_where_they_cross() -> 
     figure = build(request, found, command="")
     assert figure["panels"][0]["seeds"] == {"MSVQ": 3, "ReSSL": 2, "MoCoV2": 3}
     text = markdown(figure)
-    assert "CIFAR-10: MSVQ overtakes MoCoV2 at epoch 1.67 (step 1,304)." in text
+    assert (
+        "CIFAR-10: MSVQ overtakes MoCoV2 between epoch 1 (step 781) and epoch 2 (step 1,562), by the mean; "
+        "then it is ahead in 3 of 3 seeds." in text
+    )
     assert "Seeds on CIFAR-10: MSVQ 3, ReSSL 2, MoCoV2 3." in text
     assert "1 of the runs have not been made" in text
 

@@ -35,6 +35,8 @@ FOUND_OUT = {"data.size", "data.test_size", "backbone.stem", "method.num_classes
 
 PRECISION = "train.precision=fp32"  # the paper's, whatever is faster: numbers of different machines stand in one table
 
+MAX_EPOCHS = 1_000_000
+
 # Forward passes of the teachers in a step; the MSVQ family has one for each soft label.
 TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 3}
 
@@ -57,16 +59,18 @@ class Scale:
 
     def lasting(self, epochs: int) -> "Scale":
         """The same, longer or shorter: a scale of its own, as its numbers do not compare with the other's."""
-        if epochs < 1:
-            raise BadInput(f"--epochs is the length of every run, at least 1, not {epochs}")
-        if self.epochs is not None:
-            raise BadInput(f"scale {self.name} has its length in its name; leave out --epochs, or name another scale")
-        if all(resolve(recipe=self.recipe_of(name), data=name).train.epochs == epochs for name in self.datasets):
+        if not 1 <= epochs <= MAX_EPOCHS:
+            raise BadInput(f"--epochs is the length of every run, 1 to {MAX_EPOCHS:,}, not {epochs}")
+        usual = [resolve(recipe=self.recipe_of(name), data=name).train for name in self.datasets]
+        if all(train.epochs == epochs for train in usual):
             return self
+        if any(train.warmup_epochs >= epochs for train in usual):
+            least = max(train.warmup_epochs for train in usual)
+            raise BadInput(f"--epochs {epochs} would be warm-up alone at scale {self.name}; give more than {least:g}")
+        own = " or ".join(dict.fromkeys(str(train.epochs) for train in usual))
         length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
-        return replace(
-            self, name=f"{self.name}-{length.replace(' ', '-')}", note=f"{self.note}; {length}", epochs=epochs
-        )
+        note = f"{length} in place of {own}, all else as at scale {self.name}: {self.note}"
+        return replace(self, name=f"{self.name}-{length.replace(' ', '-')}", note=note, epochs=epochs)
 
 
 SCALES = {
@@ -134,7 +138,7 @@ class Cell:
 
 def make_cell(scale: Scale, dataset: str, row: Row, seed: int) -> Cell:
     """The cell of a row. What the recipe says already is no override: so two tables share their common cells."""
-    plain = _plain_options(scale.name, dataset, row.method)
+    plain = _plain_settings(scale.name, dataset, row.method).method_options
     changes = []
     for text in row.overrides:
         path, value = parse_assignment(text)
@@ -144,8 +148,8 @@ def make_cell(scale: Scale, dataset: str, row: Row, seed: int) -> Cell:
 
 
 @cache
-def _plain_options(scale: str, dataset: str, method: str) -> dict[str, Any]:
-    return Cell(scale, dataset, method, (), 0).settings().method_options
+def _plain_settings(scale: str, dataset: str, method: str) -> Settings:
+    return Cell(scale, dataset, method, (), 0).settings()
 
 
 _LENGTH = re.compile(r"-([0-9]{1,9})-epochs?$")  # at the end of a scale's name
@@ -203,6 +207,12 @@ class Request:
             for row in self.rows
             if row.is_on(dataset)
         }
+
+    @property
+    def fewer_vote(self) -> bool:
+        """Whether kNN has fewer labels while a run trains than it has in the paper: in the end, all of them vote."""
+        cells = self.cells().values()
+        return any(_plain_settings(c.scale, c.dataset, c.method).evaluate.knn_bank is not None for c in cells)
 
     @property
     def measure(self) -> str:

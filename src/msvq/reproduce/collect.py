@@ -54,9 +54,12 @@ class Known:
 
     def check(self, cell: Cell) -> None:
         """Raise if it is not what the cell is now."""
-        changed = difference(cell.settings().model_dump(mode="json"), self.settings)
         if self.scale != cell.scale:
-            changed = ("scale", cell.scale, self.scale)
+            raise BadInput(
+                f"the cell in {str(self.path)!r} is of scale {self.scale}, not {cell.scale}; "
+                f"leave out --known, or give the cells of a sweep like this one"
+            )
+        changed = difference(cell.settings().model_dump(mode="json"), self.settings)
         if changed is not None:
             key, now, then = changed
             raise BadInput(

@@ -16,7 +16,7 @@ from msvq.data.sources import open_dataset
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.files import at_home
-from msvq.reproduce.cells import Request, Task, check_same, choose_datasets, find_scale, is_finished
+from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished
 from msvq.reproduce.collect import Known, Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
 from msvq.reproduce.formats import heading
@@ -67,6 +67,8 @@ def prepare(
     """What is asked for as cells. Bad input is told here, before anything is touched."""
     study, size = find_study(name), find_scale(scale)
     if epochs is not None:
+        if scale not in SCALES:
+            raise BadInput(f"scale {scale} has its length in its name; leave out --epochs, or name another scale")
         size = size.lasting(epochs)
     num_seeds = size.num_seeds if seeds is None else seeds
     if num_seeds < 1:

@@ -40,17 +40,23 @@ def show_list(console: Console) -> None:
 
 def show_plan(sweep: Sweep, planned: Sequence[Planned], jobs: int, console: Console) -> None:
     """Print a dry run."""
+    say = Display(console).note
+    if sweep.num_covered:
+        say(f"{sweep.num_covered} cells are known from elsewhere, and are not run")
+    if not planned:
+        say("there is nothing left to run; the same command without --dry-run writes the tables")
+        return
     table = Table("cell", "state", "after it", "left", box=box.SIMPLE, pad_edge=False)
     for one in planned:
         left = duration(one.seconds) if one.seconds else "-"
         table.add_row(one.task.cell.name, one.state, ", ".join(one.task.protocols) or "-", left)
     console.print(table)
     total = sum(one.seconds for one in planned)
-    say = Display(console).note
     say(f"{len(planned)} cells in {sweep.out}, {total / 3600:.2f} hours one after the other")
-    say(
-        "A few steps of MSVQ on each data set were timed; the other methods follow by their passes through the network."
-    )
+    if total:
+        say(
+            "A few steps of MSVQ on each data set were timed; other methods follow by their passes through the network."
+        )
     if jobs > 1:
         say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
 

@@ -90,21 +90,22 @@ def _csv(columns: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 
 
 def _table_lines(result: Result) -> list[Sequence[Any]]:
-    """The table's own measure is compared with the published number; the linear protocol in its place is, too."""
+    """Published numbers stand beside the table's own measure, and beside what the difference is taken on."""
     lines: list[Sequence[Any]] = []
     for row in result["rows"]:
         for dataset, cell in row["cells"].items():
-            told = (cell["published"], cell["source"])
-            measures = {result["measure"]: (cell | {"seeds": len(cell["values"])}, told, cell["difference"])}
-            for name in ("linear", "knn", "knn-all"):
-                if cell.get(name):
-                    is_linear = name == "linear" and cell["linear_difference"] is not None
-                    behind = (told, cell["linear_difference"]) if is_linear else ((None, None), None)
-                    measures[name] = (cell[name], *behind)
-            for name, (values, published, difference) in measures.items():
-                best, last = values["best"] or {}, values["last"] or {}
+            told, nothing = (cell["published"], cell["source"]), ((None, None), None)
+            compared = "knn-all" if result["measure"] == "knn" and result["fewer_vote"] else result["measure"]
+            differences = {result["measure"]: (told, None), compared: (told, cell["difference"])}
+            if cell["linear_difference"] is not None:
+                differences["linear"] = (told, cell["linear_difference"])
+            values = {result["measure"]: cell | {"seeds": len(cell["values"])}}
+            values |= {name: cell[name] for name in ("linear", "knn", "knn-all") if cell.get(name)}
+            measures = {name: (value, *differences.get(name, nothing)) for name, value in values.items()}
+            for name, (value, published, difference) in measures.items():
+                best, last = value["best"] or {}, value["last"] or {}
                 ours = (best.get("mean"), best.get("std"), last.get("mean"), last.get("std"), difference)
                 start = (result["name"], result["scale"], name, dataset, row["row"], row["backprop"])
                 others = also(cell) if name == result["measure"] else ""
-                lines.append((*start, *published, *ours, values["seeds"], others))
+                lines.append((*start, *published, *ours, value["seeds"], others))
     return lines
