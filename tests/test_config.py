@@ -106,6 +106,8 @@ def test_without_a_recipe_the_data_sets_own_is_taken() -> None:
         (["method.teacher_temp=0"], r"method.teacher_temp: should be greater than 0, not 0"),
         (["method.teacher_augmentation=medium"], r"method.teacher_augmentation: should be 'weak' or 'strong'"),
         (["train.precision=fp8"], r"train.precision: should be 'auto', 'fp32', 'bf16' or 'fp16', not 'fp8'"),
+        (["augment.weak.crop_area=[0.5]"], r"^augment.weak.crop_area: has too few values: \[0.5\]$"),
+        (["augment.weak.crop_area=[0.9, 0.1]"], r"^augment.weak: crop_area must be .*, not \(0.9, 0.1\)$"),
         (["augment.weak.flip=2"], r"augment.weak.flip: should be less than or equal to 1, not 2"),
         (["method.name=mvsq"], r"unknown method 'mvsq'; did you mean 'msvq'\?"),
         (["train.epochs"], r"--set takes key.path=value"),

@@ -30,5 +30,9 @@ def explain(error: ValidationError, known: Iterable[str], *, where: str = "") ->
     path = ".".join([where, *parents] if where else parents)
     if first["type"] == "extra_forbidden":
         return unknown(f"setting {path}" if path else "setting", key, known)
-    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return BadInput(f"{path}{'.' if path else ''}{key}: {message}, not {first['input']!r}")
+    message = first["msg"].removeprefix("Input ").removeprefix("Value error, ").removeprefix("Tuple ")
+    start = f"{path}{'.' if path else ''}{key}: {message.replace(' after validation', '')}"
+    if first["type"] == "missing" and isinstance(first["input"], list | tuple):
+        return BadInput(f"{path or key}: has too few values: {first['input']!r}")
+    says_what_it_was = first["type"] in ("value_error", "too_short", "too_long") and ", not " in message
+    return BadInput(start if says_what_it_was else f"{start}, not {first['input']!r}")

@@ -70,7 +70,8 @@ def test_a_recipe_cannot_ask_for_code(tmp_path: Path) -> None:
     ("text", "name", "sentence"),
     [
         (None, "Missing", "there is no file"),
-        ("x = 1", "Anything", "unknown method class in"),
+        ("x = 1", "Anything", "has no method in it: a method is a subclass of msvq.methods.Method"),
+        (HEAD + "    pass", "Anything", "unknown method class in .*known: Mine"),
         ("def broken(:", "Anything", "cannot be loaded: SyntaxError"),
         ("import not_a_module", "Anything", "cannot be loaded: ModuleNotFoundError"),
         (HEAD + "    def __init__(self, backbone, *, k=1): ...", "Mine", "the keyword 'k' needs a type"),
