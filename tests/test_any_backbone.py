@@ -221,6 +221,7 @@ def test_a_recipes_width_and_stem_are_not_another_networks() -> None:
         ("timm:test_vit", ["train.resolution=[[0, 16], [0.5, 24]]"], "24 pixels .*train.resolution.*null"),
         ("timm:test_vit", ["data.test_size=40"], "40 pixels .*data.test_size"),
         ("timm:test_vit", ["augment.weak.scale=0.7"], r"22 pixels .*augment\.weak\.scale"),
+        ("timm:test_vit", ["method.name=mocov2", "augment.weak.scale=0.7"], r"22 pixels .*augment\.weak\.scale"),
         ("torchvision:vit_b_16", ["data.test_size=48"], "48 pixels .*data.test_size"),
     ],
 )

@@ -229,6 +229,18 @@ def test_methods_without_soft_labels_have_no_audit(tmp_path: Path, capsys: pytes
     assert (code, "no soft labels" in out) == (0, True)
 
 
+def test_a_page_goes_where_its_folders_really_are(
+    run: msvq.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").symlink_to(run.path)
+    (tmp_path / "eval").symlink_to(run.path / "eval")
+    assert shell(capsys, "report", tmp_path / "run", "--out", run.path / "report.html")[0] == 0
+    assert shell(capsys, "report", run.path, "--out", run.path / "eval" / ".." / "page.html")[0] == 0
+    code, _, err = shell(capsys, "report", run.path, "--out", tmp_path / "eval" / "page.html")
+    assert code == 2 and "would write over the run in" in err
+    (run.path / "page.html").unlink()
+
+
 def test_a_report_of_two_runs(run: msvq.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run.path, copy)

@@ -1,5 +1,6 @@
 """What the frozen protocols say of features, without a network."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from msvq.model.backbones import BackboneSettings
 from msvq.protocols import Subject, by_knn
 from msvq.report.page import write_report
 from msvq.settings import Section
+from msvq.train.limits import OutOfMemory
 
 NUM = 24
 VOTE = KnnSettings(k=3)
@@ -60,6 +62,18 @@ def test_too_little_memory_is_told_with_what_to_lower(
     name = "linear" if protocol == "linear_evaluation" else protocol
     with pytest.raises(BadInput, match=f"256 pictures does not fit into the memory of cpu; lower {lower} with --set"):
         measure(name, subject(features(), features()), settings)
+
+
+@pytest.mark.parametrize("protocol", ["linear", "finetune"])
+def test_an_encoder_that_needs_too_much_memory_is_not_called_unfit(protocol: str) -> None:
+    class Large(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.empty(10**15)
+
+    settings = LinearSettings() if protocol == "linear" else FinetuneSettings()
+    large = replace(subject(features(), features()), encoder=Large())
+    with pytest.raises(OutOfMemory, match="does not fit into the memory of cpu"):
+        measure(protocol, large, settings)
 
 
 def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

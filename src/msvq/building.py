@@ -25,25 +25,37 @@ def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | No
                 backbone.load_state_dict(start)
             except RuntimeError:
                 raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
-        untouched = None if settings.backbone.is_resnet else copy.deepcopy(backbone)  # a method splits batch norm
+        # A method splits batch norm, so what is tried is a copy from before.
+        untouched = copy.deepcopy(backbone) if _has_sizes(settings, size) else None
         method = METHODS[settings.method_name](backbone, **settings.method_options)
         if untouched is not None:
             check_sizes(untouched, settings.backbone.name, _sizes(settings, size, method.views))
         return method
 
 
+def _has_sizes(settings: Settings, size: int) -> bool:
+    """Whether the network may get pictures of another size than `data.size`, and may mind."""
+    scales = [view.scale for view in _kinds(settings).values()]
+    other = settings.train.resolution or settings.data.test_size not in (None, size) or set(scales) != {1}
+    return bool(other) and not settings.backbone.is_resnet
+
+
 def _sizes(settings: Settings, size: int, views: Sequence[str]) -> dict[int, str]:
     """Every size of pictures beside `data.size` that the network will get, with the setting that asks for it."""
     crops = {side: "train.resolution" for _, side in settings.train.resolution or []}
     sizes = dict(crops)
-    for kind in views:
-        view: ViewSettings = getattr(settings.augment, kind, ViewSettings())  # an unknown one is told where it is drawn
-        for side in (size, *crops) if view.scale != 1 else ():
-            sizes.setdefault(view.side(side), f"augment.{kind}.scale")
-    return sizes | ({} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"})
+    for kind, view in _kinds(settings).items():
+        if kind in views or kind == "weak":  # of which the health of every method takes two
+            for side in (size, *crops):
+                sizes.setdefault(view.side(side), f"augment.{kind}.scale")
+    sizes |= {} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"}
+    return {side: setting for side, setting in sizes.items() if side != size}
+
+
+def _kinds(settings: Settings) -> dict[str, ViewSettings]:
+    return {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields}
 
 
 def make_augment(settings: Settings, data: DataSet) -> Augment:
     """The views that a method may ask for."""
-    kinds = {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields}
-    return Augment(kinds, size=data.size, mean=data.mean, std=data.std)
+    return Augment(_kinds(settings), size=data.size, mean=data.mean, std=data.std)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import statistics
 from collections.abc import Iterable
 from copy import deepcopy
@@ -55,10 +56,14 @@ def evaluate(
     check_protocols([protocol])
     changes = dict(map(parse_assignment, overrides))
     settings, changes = _settings(PROTOCOLS[protocol].settings, changes)
-    if not isinstance(labels, int | float) or not 0 < labels <= 1:
-        raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels!r}")
-    if not isinstance(seeds, int) or seeds < 1:
-        raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds!r}")
+    try:
+        labels, seeds = float(labels), operator.index(seeds)
+    except (TypeError, ValueError):
+        raise BadInput(f"--labels is a share and --seeds a whole number, not {labels!r} and {seeds!r}") from None
+    if not 0 < labels <= 1:
+        raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels}")
+    if seeds < 1:
+        raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
     weights = load_encoder(run, checkpoint)
     target = resolve_device(device or "auto")
     dataset, own = open_for(run, data, data_root, checkpoint=checkpoint, download=download, display=display)

@@ -181,9 +181,16 @@ def test_folders_that_name_no_classes_give_no_labels(tmp_path: Path, fill: Fill)
 
 def test_the_pictures_of_a_run_are_not_data(tmp_path: Path, fill: Fill) -> None:
     fill(tmp_path, ["a.png", "b/c.png", "runs/x/figures/map.png", "runs/y/figures/map.png"])
-    (tmp_path / "runs" / "x" / "config.yaml").write_text("".join(f"{name}: {{}}\n" for name in SECTIONS))
+    settings = "".join(f"{name}: {{}}\n" for name in SECTIONS)
+    (tmp_path / "runs" / "x" / "config.yaml").write_text(settings)
+    (tmp_path / "only" / "z").mkdir(parents=True)
+    (tmp_path / "only" / "z" / "config.yaml").write_text(settings)
     (tmp_path / "runs" / "y" / "config.yaml").write_text("title: of another program\n")
-    assert list_folder(tmp_path).names == ["a.png", "b/c.png", "runs/y/figures/map.png"]
+    listing = list_folder(tmp_path)
+    assert listing.names == ["a.png", "b/c.png", "runs/y/figures/map.png"]
+    assert "directories of runs are left out: 2" in listing.notes
+    with pytest.raises(BadInput, match=r"there are no pictures in .* beside directories of runs, which are no data"):
+        list_folder(tmp_path / "only")
     assert walk(tmp_path / "runs" / "x").names == ["figures/map.png"]  # who asks for them gets them
 
 

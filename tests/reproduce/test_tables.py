@@ -80,11 +80,12 @@ def test_a_place_of_a_table_by_hand() -> None:
 
 
 def test_where_all_labels_vote_the_difference_is_on_the_best_epoch() -> None:
-    paper = prepare("knn", scale="paper", methods=["msvq"], datasets=["cifar10"]).request
-    table = build(paper, {("cifar10", "msvq", 0): measurement("cifar10-msvq-s0", 0, 51.0, 50.0)}, command="")
+    paper = prepare("knn", scale="paper", methods=["msvq", "ressl"], datasets=["cifar10"]).request
+    found = {("cifar10", row, 0): measurement(f"cifar10-{row}-s0", 0, 51.0, 50.0) for row in ("msvq", "ressl")}
+    table = build(paper, found, command="")
     assert row_of(table, "msvq")["difference"] == pytest.approx(51.0 - 90.16)
     assert "last epoch, all labels" not in markdown(table)
-    assert "by all labels" not in str(table["claims"])
+    assert "MSVQ beats ReSSL" in claims_of(table) and "MSVQ beats ReSSL, by all labels" not in claims_of(table)
 
 
 def test_a_row_without_published_or_measured_value_shows_a_dash() -> None:
@@ -291,6 +292,7 @@ def test_mean_curves_and_their_crossings() -> None:
     lucky = {1: [(epoch, value + 50) for epoch, value in slow[0]]}
     assert crossings({"slow": slow | lucky, "fast": fast}) == once  # by the seed that both have
     assert crossings({"slow": lucky, "fast": fast}) == []
+    assert crossings({"slow": slow | {1: []}, "fast": fast | lucky}) == once  # a run without a curve is no seed
 
 
 def test_a_figure_says_how_many_seeds_its_curves_have_and_where_they_cross() -> None:

@@ -25,6 +25,7 @@ class Found:
     names: list[str] = field(default_factory=list)
     stamps: list[tuple[int, int]] = field(default_factory=list)
     num_others: int = 0
+    num_runs: int = 0  # directories that are runs of ours, which are not looked into
     unlisted: list[tuple[str, str]] = field(default_factory=list)
 
     def select(self, chosen: Sequence[int]) -> tuple[list[str], NDArray[np.int64]]:
@@ -55,14 +56,15 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> Non
     except OSError as error:
         found.unlisted.append((prefix.rstrip(os.sep) or folder, f"cannot be looked into: {error.strerror}"))
         return
+    if prefix and any(entry.name == "config.yaml" and entry.is_file() for entry in listed) and is_run(Path(folder)):
+        found.num_runs += 1
+        return
     for entry in listed:
         name = entry.name
         if name.startswith(".") or name == "__MACOSX":
             continue
         try:
             if entry.is_dir():
-                if is_run(Path(entry.path)):
-                    continue
                 place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], name)
                 if place not in above:
                     _walk(entry.path, prefix + name + os.sep, (*above, place), found)
@@ -94,11 +96,12 @@ def list_folder(root: Path, *, use_labels: bool = True, whole: bool = False) -> 
         raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
     if not found.names:
         others = f"; it holds {found.num_others:,} files of other kinds" if found.num_others else ""
-        raise BadInput(f"there are no pictures in {str(root)!r}{others}; name a folder of .jpg, .png ... files")
+        runs = " beside directories of runs, which are no data" if found.num_runs else ""
+        raise BadInput(f"there are no pictures in {str(root)!r}{runs}{others}; name a folder of .jpg, .png ... files")
     parts = [name.split(os.sep) for name in found.names]
     tops = {p[0].lower(): p[0] for p in parts if len(p) > 1}
     train_top = _train_folder(parts, tops)
-    notes: list[str] = []
+    notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
     judged = parts if train_top is None else [p for p in parts if p[0] == train_top and len(p) > 1]
     kinds = (_classes(judged, start=0 if train_top is None else 1) if use_labels else None) or {}
     if whole:

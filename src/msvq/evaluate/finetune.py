@@ -26,8 +26,8 @@ from msvq.train.randomness import repeatable
 class FinetuneSettings(Section):
     """One choice for every data set, encoder and number of labels, made once and not tuned for any of them.
 
-    n labelled pictures are seen in s = ceil(n / `batch_size`) batches of equal size an epoch, for
-    E = max(`epochs`, ceil(`min_steps` / s)) epochs: few labels still get `min_steps` steps.
+    n labelled pictures are seen in s = ceil(n / `batch_size`) batches of equal size an epoch (one less if a picture
+    were alone in one), for E = max(`epochs`, ceil(`min_steps` / s)) epochs: few labels still get `min_steps` steps.
 
     Rates fall to 0 by half a cosine. The backbone learns at `lr_backbone` where it was trained before, which keeps
     what it knows, and at `lr_scratch`, a usual rate for a ResNet, where its weights are fresh. Weights decay all alike.

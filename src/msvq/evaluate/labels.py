@@ -14,6 +14,7 @@ from msvq.data.loader import ORDER, VIEWS, derive_seed
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Streamed
 from msvq.errors import BadInput
+from msvq.train.limits import is_out_of_memory
 
 Rows = NDArray[int64]
 
@@ -123,6 +124,8 @@ class LabelledViews:
         try:
             network.eval()(pictures.to(memory_format=torch.channels_last))
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            if is_out_of_memory(error):
+                raise
             told = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
             raise BadInput(f"the encoder cannot take crops of {self.side} pixels ({told[:200]}); {way_out}") from error
         finally:

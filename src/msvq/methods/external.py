@@ -17,7 +17,7 @@ def register_file(name: str) -> None:
     """
     module, class_name = run_file(name, "method")
     kinds = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Method)}
-    known = [key for key in kinds if key != "Method"]
+    known = [key for key, kind in kinds.items() if kind is not Method]
     if not known:
         raise BadInput(f"{module.__file__} has no method in it: a method is a subclass of msvq.methods.Method")
     if class_name not in known:

@@ -20,7 +20,7 @@ from msvq.report.records import Record, read_records
 from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows
 from msvq.report.templates import resource, templates
 from msvq.report.verdict import verdict
-from msvq.run_files import check_not_of_a_run
+from msvq.run_files import check_not_of_a_run, real_place
 
 SCRIPTS = ("page.js", "map.js")
 
@@ -57,7 +57,7 @@ def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
         raise BadInput(f"--out {str(out)!r} is a directory; name a file such as {str(out / 'report.html')!r}")
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise BadInput(f"--out {str(out)!r} should end in .html: the report is a page")
-    if out is not None and (len(runs) > 1 or out.absolute() != (runs[0] / "report.html").absolute()):
+    if out is not None and (len(runs) > 1 or real_place(out) != real_place(runs[0] / "report.html")):
         check_not_of_a_run("--out", out)
     return write_report(list(runs), out)
 

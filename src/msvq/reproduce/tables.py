@@ -211,7 +211,7 @@ def crossings(curves: Curves) -> list[dict[str, Any]]:
     """
     found = []
     for first, second in combinations(curves, 2):
-        shared = sorted(set(curves[first]) & set(curves[second]))
+        shared = sorted(seed for seed, points in curves[first].items() if points and curves[second].get(seed))
         one, other = (
             {point["epoch"]: point["mean"] for point in mean_curve([curves[name][seed] for seed in shared])}
             for name in (first, second)

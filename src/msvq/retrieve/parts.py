@@ -86,7 +86,9 @@ class Parts:
             yield part.features
 
     def remove(self) -> None:
-        """Delete them."""
+        """Delete them, the card last: without it the rest would be somebody else's."""
+        for path in self.folder.glob("*.npz"):
+            path.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _begin(self, display: Display) -> None:

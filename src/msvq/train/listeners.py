@@ -47,9 +47,9 @@ class Listeners:
     """
 
     def __init__(self, loggers: Sequence[Logger] = (), callbacks: Sequence[Callback] = ()) -> None:
-        if not isinstance(callbacks, Iterable) or not all(map(callable, callbacks)):
+        self.loggers, self.callbacks = list(loggers), list(callbacks) if isinstance(callbacks, Iterable) else [None]
+        if not all(map(callable, self.callbacks)):
             raise BadInput(f"callbacks is a list of functions that take a line of the log, not {callbacks!r}")
-        self.loggers, self.callbacks = list(loggers), list(callbacks)
         self.failure: Exception | None = None
         self.anyone = False  # whether, in any process, somebody listens; all of them know alike
         self._announce: Callable[[str], None] = lambda sentence: None
