@@ -10,7 +10,7 @@ from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.report.templates import resource, templates
 from msvq.reproduce.cells import find_scale
-from msvq.reproduce.formats import crossing_sentences, heading, markdown, notes, sections
+from msvq.reproduce.formats import ALSO, crossing_sentences, heading, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES
 from msvq.reproduce.sweep import CELLS, read_manifest
 from msvq.reproduce.typeset import as_csv, claims_csv, latex
@@ -64,6 +64,7 @@ def write_page(out: Path) -> Path:
             scale=scale,
             note=_note(scale),
             studies=studies,
+            wordy=(ALSO, "verdict"),  # columns of words, which wrap
             unreadable=unreadable,
             cells=cells,
             style=resource("page.css"),
