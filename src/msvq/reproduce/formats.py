@@ -195,8 +195,12 @@ def crossing_sentences(result: Result) -> list[str]:
     """Where curves cross."""
     return [
         f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} between {_moment(panel, one['after'])} "
-        f"and {_moment(panel, one['until'])}, by the mean; "
-        f"then it is ahead in {one['seeds_ahead']} of {_count(one['seeds'], 'seed')}."
+        f"and {_moment(panel, one['until'])}"
+        + (
+            " (one seed)."
+            if one["seeds"] == 1
+            else f", by the mean; then it is ahead in {one['seeds_ahead']} of {one['seeds']} seeds."
+        )
         for panel in result.get("panels", ())
         for one in panel["crossings"]
     ]

@@ -126,7 +126,8 @@ def reproduce(
     with opened(out, sweep.request.scale.name, tasks):
         more = f"; {sweep.num_covered} more are known from elsewhere" if sweep.num_covered else ""
         done = f"{len(tasks) - len(left)} of them finished"
-        display.note(f"{heading_of(sweep)}: {len(tasks)} cells, {done}, in {out}{more}")
+        cells = f"{len(tasks)} cell{'' if len(tasks) == 1 else 's'}"
+        display.note(f"{heading_of(sweep)}: {cells}, {done}, in {out}{more}")
         shown = SweepDisplay(console, tasks)
         try:
             failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, compiled=compiled, display=shown)
