@@ -158,6 +158,7 @@ def save_figure(draw: Any, path: Path) -> list[Path]:
         figure = Figure(figsize=(5.4, 3.6), layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure)
+        figure.draw_without_rendering()  # once more settles it: margins decide the ticks, whose letters need margins
         for suffix, metadata in ((".png", {}), (".svg", {"Date": None})):
             file = path.with_name(path.name + suffix)
             write_atomically(file, partial(figure.savefig, format=suffix[1:], metadata=metadata))

@@ -35,6 +35,7 @@ def draw_curves(result: Mapping[str, Any], path: Path) -> list[Path]:
                     high = [point["mean"] + point["std"] for point in spread]
                     epochs = [point["epoch"] for point in spread]
                     axes.fill_between(epochs, low, high, color=COLOURS[style % len(COLOURS)], alpha=0.15, linewidth=0)
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set(xlabel="epoch", title=TITLES[panel["dataset"]])
             if steps := panel["steps_per_epoch"]:
                 over = axes.secondary_xaxis(
