@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msvq needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (PyTorch is large: some minutes)"
-	$(RUN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'    # what is used is compiled then
+	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
