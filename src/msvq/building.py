@@ -1,7 +1,6 @@
 """What complete settings describe, built: the untrained method and its views."""
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -25,29 +24,18 @@ def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | No
                 backbone.load_state_dict(start)
             except RuntimeError:
                 raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
-        # A method splits batch norm, so what is tried is a copy from before.
-        untouched = copy.deepcopy(backbone) if _has_sizes(settings, size) else None
-        method = METHODS[settings.method_name](backbone, **settings.method_options)
-        if untouched is not None:
-            check_sizes(untouched, settings.backbone.name, _sizes(settings, size, method.views))
-        return method
+        if not settings.backbone.is_resnet:
+            check_sizes(backbone, settings.backbone.name, _sizes(settings, size))
+        return METHODS[settings.method_name](backbone, **settings.method_options)
 
 
-def _has_sizes(settings: Settings, size: int) -> bool:
-    """Whether the network may get pictures of another size than `data.size`, and may mind."""
-    scales = [view.scale for view in _kinds(settings).values()]
-    other = settings.train.resolution or settings.data.test_size not in (None, size) or set(scales) != {1}
-    return bool(other) and not settings.backbone.is_resnet
-
-
-def _sizes(settings: Settings, size: int, views: Sequence[str]) -> dict[int, str]:
-    """Every size of pictures beside `data.size` that the network will get, with the setting that asks for it."""
+def _sizes(settings: Settings, size: int) -> dict[int, str]:
+    """Every size of pictures beside `data.size` that the network may get, with the setting that asks for it."""
     crops = {side: "train.resolution" for _, side in settings.train.resolution or []}
     sizes = dict(crops)
     for kind, view in _kinds(settings).items():
-        if kind in views or kind == "weak":  # of which the health of every method takes two
-            for side in (size, *crops):
-                sizes.setdefault(view.side(side), f"augment.{kind}.scale")
+        for side in (size, *crops):
+            sizes.setdefault(view.side(side), f"augment.{kind}.scale")
     sizes |= {} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"}
     return {side: setting for side, setting in sizes.items() if side != size}
 

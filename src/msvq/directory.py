@@ -53,6 +53,12 @@ def locked(out: Path) -> Iterator[None]:
         lock.release()
 
 
+def check_choice(resume: bool, overwrite: bool) -> None:
+    """Raise if a run is to be continued and replaced."""
+    if resume and overwrite:
+        raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
+
+
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
     if out.exists() and not out.is_dir():

@@ -18,7 +18,7 @@ from msvq.config import Settings, resolve
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
-from msvq.directory import add_skipped, check_out, environment, locked, start_directory
+from msvq.directory import add_skipped, check_choice, check_out, environment, locked, start_directory
 from msvq.display import Display
 from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
@@ -82,8 +82,7 @@ def pretrain(
         held.enter_context(joined())
         with agreeing():
             check_protocols(protocols)
-            if (resume or auto_resume) and overwrite:
-                raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
+            check_choice(resume or auto_resume, overwrite)
             listeners = Listeners(make_loggers(loggers), callbacks)
             if auto_resume:
                 resume = has_checkpoint(out)
@@ -113,9 +112,7 @@ def pretrain(
         with agreeing():
             fitting = is_path(settings.data.source) and recipe is None and saved is None
             asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
-            start = (
-                find_start(settings, dataset.size) if saved is None else None
-            )  # of a run that goes on, the checkpoint counts
+            start = find_start(settings, dataset.size) if saved is None else None  # else the checkpoint counts
             settings, network, loader, notes = prepare(settings, dataset, target, asked_for, start)
         stands = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
         check_alike(settings.to_yaml() + dataset.fingerprint() + stands + (start.sha256 if start else ""))
