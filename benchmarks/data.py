@@ -27,18 +27,18 @@ from PIL import Image
 from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
+from msvq.core.console import Display
+from msvq.core.places import packs
 from msvq.data.folders import list_folder
 from msvq.data.items import pieces
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader
 from msvq.data.packing import open_pack
 from msvq.data.patterns import make_patterns
-from msvq.data.places import packs
 from msvq.data.sources import DataSettings, open_dataset, open_files, probe_sizes
 from msvq.data.store import Pictures
 from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
-from msvq.display import Display
 from msvq.pretraining import make_trainer
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer

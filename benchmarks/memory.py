@@ -20,12 +20,12 @@ from PIL import Image
 from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
+from msvq.core.console import Display
 from msvq.data.hub import HubPictures
 from msvq.data.loader import Loader
 from msvq.data.packing import pack_bytes
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
-from msvq.display import Display
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
 from msvq.pretraining import make_trainer

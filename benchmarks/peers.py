@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import resolve
+from msvq.core.console import Display
+from msvq.core.precision import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import DataSet, Pictures
-from msvq.display import Display
 from msvq.methods import Batch
 from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
 from msvq.pretraining import make_trainer
-from msvq.train.precision import autocast
 from msvq.train.progress import TrainingDisplay
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder

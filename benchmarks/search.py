@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.data.checksums import hash_files, map_checked
+from msvq.core.checksums import hash_files, map_checked
+from msvq.core.console import Display
 from msvq.data.workers import available_cores
-from msvq.display import Display
 from msvq.retrieve.duplicates import THRESHOLD, link
 from msvq.retrieve.index import FEATURES, unit_rows
 from msvq.retrieve.searching import nearest

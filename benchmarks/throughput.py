@@ -24,13 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from msvq.core.errors import BadInput
+from msvq.core.precision import cpu_has_bf16, resolve_precision
 from msvq.data.patterns import make_patterns
 from msvq.data.workers import available_cores
-from msvq.errors import BadInput
 from msvq.evaluate.knn import knn_predict
 from msvq.methods import METHODS
 from msvq.model.losses import unit
-from msvq.train.precision import cpu_has_bf16, resolve_precision
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import ConventionalMSVQ, endless, four_views, make_loader

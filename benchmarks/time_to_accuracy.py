@@ -30,14 +30,14 @@ import numpy as np
 import torch
 
 from msvq.config import resolve
+from msvq.core.console import Display
+from msvq.core.files import write_text
+from msvq.core.precision import resolve_precision
 from msvq.data.sources import open_dataset
 from msvq.data.store import DataSet
-from msvq.display import Display
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import knn_accuracy
-from msvq.files import write_text
 from msvq.train.optim import warmup_cosine
-from msvq.train.precision import resolve_precision
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import ConventionalMSVQ

@@ -23,7 +23,7 @@ PARTS = (
     "msvq.model.losses",
     "msvq.model.heads",
     "msvq.model.resnet",
-    "msvq.model.random_state",
+    "msvq.core.random_state",
     "msvq.data.augment",
 )
 TYPES = {"Callback": ("msvq.train.listeners", ("Line", "Callback"))}  # names for types, and what they are made of

@@ -14,9 +14,9 @@ from tests.damage import suffer
 import msvq
 from faults.processes import photographs
 from faults.small import Row, differences, train
+from msvq.core.console import Display
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
-from msvq.display import Display
 from msvq.train.checkpoint import load_checkpoint, read_checkpoint
 from msvq.train.trainer import Trainer
 from msvq.weights import load_encoder

@@ -8,8 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from msvq.errors import BadInput
-from msvq.files import write_text
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
 from msvq.reproduce.embed import refreshed
 from msvq.reproduce.page import RESULTS
 from msvq.reproduce.records import FOLDER

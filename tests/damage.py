@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 Outcome = Literal["refused", "same", "mended"]
 PLACES = 200

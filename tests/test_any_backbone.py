@@ -17,7 +17,7 @@ import msvq
 from msvq.building import build_method
 from msvq.cli import main
 from msvq.config import Settings, resolve
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.evaluation import evaluate
 from msvq.measure.bench import bench
 from msvq.model import backbones

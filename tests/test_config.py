@@ -7,11 +7,11 @@ import yaml
 from pydantic import ValidationError
 
 from msvq.config import read_recipe, recipe_names, resolve
+from msvq.core.errors import BadInput
+from msvq.core.schema import known_keys
 from msvq.data.augment import STRONG, WEAK
-from msvq.errors import BadInput
 from msvq.evaluate.linear import LinearSettings
 from msvq.methods import METHODS
-from msvq.settings import known_keys
 
 # The paper's momentum1, momentum2, teacher_temp and queue_size; its code's size, test_size and stem.
 PAPER = {

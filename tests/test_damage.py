@@ -21,13 +21,13 @@ from tests.damage import PLACES, flip, suffer, write_new
 
 import msvq
 from msvq.cli import main
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data import packing
 from msvq.data.arrays import read_arrays
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
 from msvq.data.workers import Result, Task, perform
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.weights import load_encoder
 

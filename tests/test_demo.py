@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from msvq.config import Settings
+from msvq.core.errors import BadInput
 from msvq.demo import MADE_BY, demo
-from msvq.errors import BadInput
 
 
 def test_a_demo_that_somebody_went_on_with_is_not_replaced(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from msvq.display import Display
+from msvq.core.console import Display
 
 NAME = "[red]:cat:.npz"
 

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 import msvq
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import open_dataset
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate.linear import LinearSettings
 from msvq.evaluation import LONGEST_NAME, _settings, evaluate, identity, open_for, save_result
 

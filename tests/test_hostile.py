@@ -40,8 +40,8 @@ from PIL import Image
 import msvq
 from msvq.cli import main
 from msvq.config import read_config, resolve
+from msvq.core.errors import BadInput
 from msvq.data.hub import open_hub
-from msvq.errors import BadInput
 from msvq.methods import METHODS
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.weights import load_encoder

@@ -95,7 +95,7 @@ def test_the_report_reads_files_without_torch() -> None:
             seen.add(other)
             if other.startswith("msvq."):
                 waiting.append(other)
-    assert "msvq.files" in seen
+    assert "msvq.core.files" in seen
 
 
 def test_there_is_no_utils() -> None:

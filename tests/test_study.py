@@ -16,11 +16,11 @@ from msvq import study as studying
 from msvq.building import build_method
 from msvq.completion import complete
 from msvq.config import Settings, resolve
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
 from msvq.data.store import DataSet
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate import knn
 from msvq.evaluation import evaluate
 from msvq.methods import Method

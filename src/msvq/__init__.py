@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from msvq.errors import BadInput
-from msvq.version import __version__
+from msvq.core.errors import BadInput
+from msvq.core.version import __version__
 
 if TYPE_CHECKING:
     from msvq.embedder import Embedder

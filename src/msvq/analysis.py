@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.completion import complete
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.precision import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluation import open_for
 from msvq.methods import METHODS
 from msvq.report.page import write_report
 from msvq.run import Run, load
 from msvq.study import study
-from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.train.runlog import finite
 from msvq.weights import load_method
 

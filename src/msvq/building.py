@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from msvq.config import Settings
+from msvq.core.errors import BadInput
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import DataSet
-from msvq.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
 from msvq.model.pooling import check_sizes

@@ -13,11 +13,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from msvq.config import Settings
-from msvq.data.checksums import sealed
+from msvq.core.checksums import sealed
+from msvq.core.files import write_atomically, write_text
+from msvq.core.version import __version__
 from msvq.data.store import DataSet
-from msvq.files import write_atomically, write_text
 from msvq.model.backbones import BackboneSettings
-from msvq.version import __version__
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
 HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card itself: both, or (older runs) neither

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from msvq.core.files import at_home
+from msvq.core.places import downloads, packs
 from msvq.data.folders import walk
 from msvq.data.official import OFFICIAL, Facts, find_official
-from msvq.data.places import downloads, packs
-from msvq.files import at_home
 
 # The files of an extracted archive, and how many bytes each has at least (its pixels).
 _FILES = {

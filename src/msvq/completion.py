@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from msvq.config import Settings
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
+from msvq.core.precision import resolve_precision
+from msvq.core.user_code import is_code
 from msvq.data.inspection import fit_to_count
 from msvq.data.sources import absolute, is_path
 from msvq.data.store import DataSet
-from msvq.errors import BadInput
-from msvq.files import at_home
 from msvq.model.backbones import LIBRARY
-from msvq.own_code import is_code
-from msvq.train.precision import resolve_precision
 
 # What may differ between a run and its continuation. Most of it does not change what is learned. Of train.compile,
 # which a machine without a compiler needs otherwise, the last bits depend. train.accumulate, for a smaller machine,

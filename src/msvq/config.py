@@ -9,15 +9,15 @@ import yaml
 from pydantic import Field, ValidationError
 
 from msvq.analyze.monitor import AnalyzeSettings
+from msvq.core.errors import BadInput, unknown
+from msvq.core.schema import Section, explain, known_keys
+from msvq.core.user_code import is_code, not_allowed
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import RECIPE_OF, DataSettings
-from msvq.errors import BadInput, unknown
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
-from msvq.own_code import is_code, not_allowed
-from msvq.settings import Section, explain, known_keys
 from msvq.train.settings import TrainSettings
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe

@@ -7,15 +7,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.run_files import is_run
 from msvq.data.sources import open_dataset
-from msvq.errors import BadInput
 from msvq.evaluate.knn import knn_accuracy
-from msvq.files import write_text
 from msvq.pretraining import pretrain
 from msvq.report.page import write_report
 from msvq.resuming import barely_begun, has_checkpoint
 from msvq.run import Run
-from msvq.run_files import is_run
 
 MADE_BY = "msvq demo"
 

@@ -20,13 +20,13 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.config import Settings
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.launch import num_processes
+from msvq.core.run_files import RUN_FILES, is_run
+from msvq.core.version import __version__
 from msvq.data.store import DataSet
-from msvq.display import Display, printable
-from msvq.errors import BadInput
-from msvq.files import write_text
-from msvq.launch import num_processes
-from msvq.run_files import RUN_FILES, is_run
-from msvq.version import __version__
 
 LOCK = ".lock"
 

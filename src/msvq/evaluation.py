@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config import assign, parse_assignment
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.precision import check_precision, resolve_device, resolve_precision
+from msvq.core.schema import Section, explain, known_keys
+from msvq.core.version import __version__
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import DataSet
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate.labels import stratified
-from msvq.files import write_text
 from msvq.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
 from msvq.run import Run, load
-from msvq.settings import Section, explain, known_keys
-from msvq.train.precision import check_precision, resolve_device, resolve_precision
-from msvq.version import __version__
 from msvq.weights import feeding, load_encoder
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine

@@ -15,21 +15,22 @@ from msvq.building import build_method, make_augment
 from msvq.card import save_encoder
 from msvq.completion import complete, fit_to_data
 from msvq.config import Settings, resolve
+from msvq.core.console import Display
+from msvq.core.errors import BadInput, unknown
+from msvq.core.launch import is_first
+from msvq.core.precision import resolve_device
+from msvq.core.run_files import is_run
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
 from msvq.directory import add_skipped, check_choice, check_out, environment, locked, start_directory
-from msvq.display import Display
-from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
-from msvq.launch import is_first
 from msvq.methods import METHODS, Method
 from msvq.protocols import check_protocols
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, load
-from msvq.run_files import is_run
 from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
 from msvq.train.checkpoint import sweep
@@ -37,7 +38,6 @@ from msvq.train.distributed import agreeing, check_alike, joined, leave, own_dev
 from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.listeners import Callback, Listeners
 from msvq.train.loggers import make_loggers
-from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Monitor, Observer, Trainer
 

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput, unknown
+from msvq.core.schema import Section
 from msvq.data.store import DataSet
-from msvq.display import Display
-from msvq.errors import BadInput, unknown
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
@@ -20,7 +21,6 @@ from msvq.evaluate.linear import LinearSettings, linear_evaluation
 from msvq.evaluate.probe import ProbeSettings, probe
 from msvq.evaluate.scores import scores
 from msvq.model.backbones import BackboneSettings, make_backbone
-from msvq.settings import Section
 from msvq.train.limits import or_too_large
 
 LINEAR_SEED = 1337  # the paper's code's; further seeds count on from it

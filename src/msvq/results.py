@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
-from msvq.display import Display
+from msvq.core.console import Display
 
 
 @dataclass(frozen=True)

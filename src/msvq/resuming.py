@@ -10,12 +10,12 @@ from torch import nn
 from msvq.card import misfit
 from msvq.completion import check_unchanged, with_findings
 from msvq.config import Settings, read_config
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.launch import is_first, num_processes
+from msvq.core.run_files import is_run
 from msvq.data.store import DataSet
-from msvq.display import Display
-from msvq.errors import BadInput
-from msvq.files import write_text
-from msvq.launch import is_first, num_processes
-from msvq.run_files import is_run
 from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint
 
 

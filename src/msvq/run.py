@@ -18,16 +18,16 @@ from torch import Tensor
 
 from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
 from msvq.config import Settings, read_config
-from msvq.data.checksums import Damaged, unsealed
+from msvq.core.checksums import Damaged, unsealed
+from msvq.core.errors import BadInput
+from msvq.core.precision import resolve_device
+from msvq.core.user_code import is_code
 from msvq.data.given import PORTION, are_files, as_pictures, at_hand, decode_files
 from msvq.data.workers import Result
-from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
 from msvq.model.backbones import BackboneSettings, Encoder, make_backbone, register_backbone
-from msvq.own_code import is_code
 from msvq.results import Accuracy, Analysis, Judging, Looking
 from msvq.train.checkpoint import LAST
-from msvq.train.precision import resolve_device
 from msvq.train.runlog import read_metrics
 
 __all__ = ["CARD", "WEIGHTS", "Embedded", "Run", "load", "save_encoder"]

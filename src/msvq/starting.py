@@ -10,12 +10,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msvq.config import Settings
-from msvq.errors import BadInput
-from msvq.files import at_home, write_atomically
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home, write_atomically
+from msvq.core.user_code import is_code
 from msvq.model.backbones import LIBRARY, make_backbone
 from msvq.model.initial import Fit, fit, read_weights
 from msvq.model.libraries import library_weights
-from msvq.own_code import is_code
 from msvq.run import WEIGHTS, load
 from msvq.weights import checkpoint_path, encoder_state, read_state
 

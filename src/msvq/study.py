@@ -19,21 +19,21 @@ from msvq.analyze.gallery import look, save_gallery
 from msvq.analyze.health import HealthMonitor, Pairs, queue_health, teacher_distances
 from msvq.building import build_method, make_augment
 from msvq.config import Settings
+from msvq.core.console import Display
+from msvq.core.distributed import in_shares
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.precision import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import DataSet
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.neighbours import save_neighbours
 from msvq.evaluation import PRECISION, identity, measure, save_result
-from msvq.files import write_text
 from msvq.methods import Method
 from msvq.protocols import PROTOCOLS, Subject
-from msvq.ranks import in_shares
 from msvq.run import Run
 from msvq.starting import KEPT, kept_start
-from msvq.train.precision import autocast
 from msvq.train.runlog import finite
 
 ALIGNED = 2000  # pictures of which two views are compared

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from msvq.card import Feeding, misfit
-from msvq.errors import BadInput
-from msvq.files import at_home
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
+from msvq.core.user_code import is_code, not_allowed
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
-from msvq.own_code import is_code, not_allowed
 from msvq.run import CARD, WEIGHTS, Run
 from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 

@@ -18,10 +18,10 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data import archives
 from msvq.data.archives import Archive, fetch, unpack
-from msvq.display import Display
-from msvq.errors import BadInput
 
 FILES = {"set/a.bin": random.Random(0).randbytes(90_000), "set/sub/b.txt": b"hello", "set/empty": b""}
 UNPACKED = {"set": None, "set/sub": None, **FILES}

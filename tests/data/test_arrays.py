@@ -10,10 +10,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.arrays import read_arrays
 from msvq.data.listing import choose
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.errors import BadInput
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(256, size=(40, 12, 10, 3), dtype=np.uint8)

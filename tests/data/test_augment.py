@@ -10,10 +10,10 @@ from PIL import Image
 from pydantic import ValidationError
 from torch import Tensor
 
+from msvq.core.errors import BadInput
 from msvq.data import augment
 from msvq.data.augment import STRONG, WEAK, Augment, ViewSettings, eval_view, normalise
 from msvq.data.image_ops import crop_boxes, crop_resize
-from msvq.errors import BadInput
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 WHOLE = (1.0, 1.0)

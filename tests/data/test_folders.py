@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from msvq.core.errors import BadInput
+from msvq.core.run_files import SECTIONS
 from msvq.data.folders import list_folder, walk
 from msvq.data.listing import Listing, limit_train
-from msvq.errors import BadInput
-from msvq.run_files import SECTIONS
 
 Fill = Callable[..., None]
 

@@ -14,10 +14,10 @@ from PIL import Image
 
 import msvq
 from msvq.config import resolve
+from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.hub import open_hub
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.errors import BadInput
 from msvq.retrieve.source import open_source
 
 datasets: Any = pytest.importorskip("datasets")

@@ -11,13 +11,13 @@ from PIL import Image, ImageEnhance
 
 from msvq.completion import fit_to_data
 from msvq.config import Settings, resolve
+from msvq.core.console import Display
 from msvq.data import inspection
 from msvq.data.decode import FACTS, examine, facts_of
 from msvq.data.folders import list_folder
 from msvq.data.inspection import WINDOW, find_copies, fit_to_count, inspect_pictures, near_pairs
 from msvq.data.splits import Splits
 from msvq.data.store import Pictures
-from msvq.display import Display
 
 
 def scene(seed: int, side: int = 64) -> Image.Image:

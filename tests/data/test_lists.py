@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from msvq.core.errors import BadInput
 from msvq.data.listing import Listing
 from msvq.data.lists import list_file
 from msvq.data.workers import perform
-from msvq.errors import BadInput
 
 Fill = Callable[..., None]
 Write = Callable[[str, str], Listing]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import msvq
 from msvq.cli import main
+from msvq.core.errors import BadInput
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.errors import BadInput
 
 RNG = np.random.default_rng(0)
 

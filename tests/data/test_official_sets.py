@@ -20,9 +20,9 @@ from PIL import Image
 import msvq
 from msvq.catalogue import catalogue
 from msvq.cli import main
+from msvq.core.errors import BadInput
 from msvq.data import official
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.errors import BadInput
 
 RNG = np.random.default_rng(0)
 

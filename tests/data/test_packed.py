@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from msvq.core.console import Display
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.listing import Listing, limit_train
 from msvq.data.packing import Pack, is_packed, open_pack
-from msvq.display import Display
 from msvq.measure.plan import plan
 
 Fill = Callable[..., None]

@@ -22,7 +22,10 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
-from msvq.data import checksums, packing
+from msvq.core import checksums
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.data import packing
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.items import Items
@@ -33,8 +36,6 @@ from msvq.data.packing import Pack, open_pack
 from msvq.data.skipping import check_skipped
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.workers import Result, Task, Workers, perform
-from msvq.display import Display
-from msvq.errors import BadInput
 
 Fill = Callable[..., None]
 SIDE = 16
@@ -407,10 +408,11 @@ def test_an_interrupt_leaves_nothing_and_frees_the_lock(
 PACK = """
 import sys, time
 from pathlib import Path
-from msvq.data import checksums, packing
+from msvq.core import checksums
+from msvq.data import packing
 from msvq.data.folders import list_folder
 from msvq.data.listing import limit_train
-from msvq.display import Display
+from msvq.core.console import Display
 from rich.console import Console
 made = packing._make
 def note(*arguments):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Streamed
-from msvq.errors import BadInput
 
 Fill = Callable[..., None]
 

@@ -14,8 +14,8 @@ import typer
 
 from msvq.cli import UsageError, app
 from msvq.config import assign, parse_assignment, resolve
-from msvq.errors import BadInput
-from msvq.own_code import is_code
+from msvq.core.errors import BadInput
+from msvq.core.user_code import is_code
 from msvq.protocols import PROTOCOLS
 from msvq.reproduce.running import prepare
 

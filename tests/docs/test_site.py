@@ -18,9 +18,9 @@ from tests.report.browser import Browser, find_chromium
 import msvq
 from msvq.cli import app
 from msvq.config import Settings, recipe_names
+from msvq.core.schema import Section
 from msvq.methods import METHODS
 from msvq.protocols import PROTOCOLS
-from msvq.settings import Section
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'msvq[docs]' gives it")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from msvq.core.errors import BadInput
 from msvq.data.augment import ViewSettings
 from msvq.data.store import DataSet, Pictures
-from msvq.errors import BadInput
 from msvq.evaluate import linear
 from msvq.evaluate.finetune import FinetuneResult, FinetuneSettings, finetune, learning_part
 from msvq.model.backbones import ResNet

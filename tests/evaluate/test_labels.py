@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.store import DataSet, Pictures
-from msvq.errors import BadInput
 from msvq.evaluate.labels import PLAIN, LabelledViews, held_out, select, stratified, usable_rows
 from msvq.evaluate.scores import Scores, scores
 

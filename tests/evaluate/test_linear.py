@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.augment import ViewSettings
 from msvq.data.store import DataSet, Pictures
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate import linear as module
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.linear import LinearResult, LinearSettings, linear_evaluation, new_head

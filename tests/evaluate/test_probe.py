@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.evaluate import probe as module
 from msvq.evaluate.probe import LogisticFit, ProbeSettings, Standardise, objective, probe
 

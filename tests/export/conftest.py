@@ -12,9 +12,9 @@ from torch import nn
 
 import msvq
 from msvq.config import resolve
+from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
 from msvq.export.subject import Subject, read_subject
-from msvq.files import write_text
 from msvq.model.backbones import make_backbone
 from msvq.run import save_encoder
 

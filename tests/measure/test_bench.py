@@ -10,9 +10,9 @@ import torch
 
 from msvq.cli import main
 from msvq.config import resolve
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.augment import Augment
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.measure.bench import bench
 from msvq.measure.rehearsal import find_scene, rehearse
 from msvq.measure.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched

@@ -12,7 +12,7 @@ from PIL import Image
 import msvq.measure.advice
 from msvq.cli import main
 from msvq.config import resolve
-from msvq.display import Display
+from msvq.core.console import Display
 from msvq.evaluate.knn import SIMILARITIES
 from msvq.measure.advice import Alternative, advise, duration, gigabytes
 from msvq.measure.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
@@ -179,7 +179,7 @@ def pictures(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mode", ["store", "stream"])
 def test_a_folder_is_listed_and_not_packed(pictures: Path, mode: str) -> None:
-    from msvq.data.places import packs
+    from msvq.core.places import packs
 
     before = sorted(packs().rglob("*"))
     settings = ["backbone.width=4", f"data.mode={mode}", "data.workers=1"]

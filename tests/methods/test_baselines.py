@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods import Batch
 from msvq.methods.byol import BYOL
 from msvq.methods.cmsf import CMSF

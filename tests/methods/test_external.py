@@ -8,7 +8,7 @@ import pytest
 import msvq
 from msvq.cli import main
 from msvq.config import resolve
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods import METHODS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "your_own_method.py"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from msvq.config import resolve
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Batch
 from msvq.methods.unmix import UnMix, paste_box
 from msvq.model.backbones import ResNet

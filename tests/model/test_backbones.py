@@ -7,7 +7,7 @@ import torch
 import torchvision
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods.simsiam import SimSiam
 from msvq.model.backbones import BackboneSettings, PointConv2d, ResNet, Stem, make_backbone
 from msvq.model.heads import mlp, moco_head

@@ -11,7 +11,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.model.backbones import BackboneSettings, ResNet, make_backbone
 from msvq.model.initial import fit, read_weights
 from msvq.model.pooling import Pooled

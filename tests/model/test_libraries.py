@@ -9,7 +9,7 @@ import torch
 import torchvision
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods import METHODS
 from msvq.model import backbones
 from msvq.model.backbones import BackboneSettings, make_backbone, register_backbone

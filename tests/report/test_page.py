@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 from tests.report.fixtures import HOSTILE, make_run, write_json
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from msvq.config import read_recipe, resolve
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods import METHODS
 from msvq.reproduce.cells import SCALES, Cell, check_same, difference, find_scale, is_finished, make_cell
 from msvq.reproduce.running import Sweep, prepare

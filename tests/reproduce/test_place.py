@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from msvq.core.errors import BadInput
 from msvq.directory import LOCK
-from msvq.errors import BadInput
 from msvq.reproduce.sweep import MANIFEST, check_place
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.reproduce.test_sweep import shell
 from tests.reproduce.test_tables import measurement
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.reproduce import collect
 from msvq.reproduce.cells import Cell
 from msvq.reproduce.collect import Measured, Score, gather

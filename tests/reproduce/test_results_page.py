@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.reproduce.test_tables import result
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.reproduce.collect import gather
 from msvq.reproduce.embed import num_blocks, refreshed
 from msvq.reproduce.page import write_study

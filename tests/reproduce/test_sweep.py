@@ -16,7 +16,7 @@ from rich.console import Console
 
 import msvq
 from msvq.cli import main
-from msvq.display import Display
+from msvq.core.console import Display
 from msvq.reproduce import running
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.cells import Cell, Task

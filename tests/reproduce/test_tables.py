@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.reproduce.cells import FINISHED, Cell, Request
 from msvq.reproduce.claims import judge, judge_false_negatives
 from msvq.reproduce.collect import Measured, Score, measured

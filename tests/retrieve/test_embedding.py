@@ -20,9 +20,9 @@ from rich.console import Console
 from tests.retrieve.conftest import NUM, Says, save_arrays
 
 import msvq
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.workers import Result
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.retrieve import encoder
 from msvq.retrieve import parts as parts_module
 from msvq.retrieve.embedding import embed

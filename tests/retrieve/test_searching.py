@@ -16,10 +16,10 @@ from tests.retrieve.conftest import NUM, Says, save_arrays
 from tests.retrieve.test_embedding import counting
 
 import msvq
-from msvq.data.checksums import map_checked
+from msvq.core.checksums import map_checked
+from msvq.core.console import Display
+from msvq.core.places import indexes
 from msvq.data.patterns import make_patterns
-from msvq.data.places import indexes
-from msvq.display import Display
 from msvq.retrieve import index, page, searching
 from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.index import Index, _reserve, open_index, unit_rows

@@ -15,13 +15,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from msvq.core.distributed import in_shares, rank
 from msvq.data.augment import STRONG, WEAK, Augment, ViewSettings
 from msvq.data.loader import Loader
 from msvq.data.patterns import make_patterns
 from msvq.data.store import Pictures
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.ranks import in_shares, rank
 from msvq.train.distributed import joined
 from msvq.train.progress import TrainingDisplay
 from msvq.train.settings import TrainSettings

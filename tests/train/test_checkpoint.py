@@ -8,8 +8,8 @@ from typing import Any, BinaryIO, cast
 import pytest
 import torch
 
-from msvq.errors import BadInput
-from msvq.files import write_atomically, write_text
+from msvq.core.errors import BadInput
+from msvq.core.files import write_atomically, write_text
 from msvq.train import checkpoint
 from msvq.train.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import msvq
 from msvq.cli import main
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import ResNet
 from msvq.train.checkpoint import read_checkpoint
@@ -72,7 +72,7 @@ SLOW = """
 import os, sys, time
 from pathlib import Path
 import torch
-from msvq.ranks import in_shares, rank
+from msvq.core.distributed import in_shares, rank
 from msvq.train.distributed import joined
 def work(rows):
     time.sleep(2.5 * rank())

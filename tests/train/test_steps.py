@@ -13,11 +13,11 @@ from torch import nn
 
 import msvq
 from msvq.config import resolve
+from msvq.core.errors import BadInput
+from msvq.core.memory import TRIM_THRESHOLD, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.loader import Loader
 from msvq.data.store import Pictures
-from msvq.errors import BadInput
-from msvq.memory import TRIM_THRESHOLD, keep_freed_memory
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
 from msvq.train.compilation import compile_networks

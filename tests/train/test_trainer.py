@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import msvq
+from msvq.core.errors import BadInput
 from msvq.data.loader import Loader
 from msvq.data.store import Pictures
-from msvq.errors import BadInput
 from msvq.methods import METHODS
 from msvq.train.trainer import Trainer
 

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.console import printable
+from msvq.core.files import write_atomically
 from msvq.data.listing import choose
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Streamed
-from msvq.display import printable
 from msvq.evaluate.neighbours import nearest
-from msvq.files import write_atomically
 from msvq.model.losses import unit
 
 NUM_DIMENSIONS = 50  # that t-SNE sees at most

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from msvq.analyze.false_negatives import Audit, top_entries, worst_pairs
+from msvq.core.console import Display
+from msvq.core.files import write_atomically
+from msvq.core.precision import autocast
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader, derive_seed
 from msvq.data.store import DataSet
-from msvq.display import Display
 from msvq.evaluate.neighbours import choose_queries
-from msvq.files import write_atomically
 from msvq.methods.base import Batch, Loss, Method, Sight
 from msvq.model.queue import Queue
 from msvq.train.limits import wait
-from msvq.train.precision import autocast
 
 NUM_QUERIES, NUM_WORST, TOP = 10, 8, 5
 LOOKED_AT = 20  # batches of an audit after training

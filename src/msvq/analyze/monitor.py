@@ -9,8 +9,8 @@ from torch import Tensor
 from msvq.analyze.collapse import Verdict, verdict
 from msvq.analyze.false_negatives import Audit
 from msvq.analyze.health import HealthMonitor, queue_health, teacher_distances
+from msvq.core.schema import Section
 from msvq.methods.base import Method, Sight
-from msvq.settings import Section
 
 
 class AnalyzeSettings(Section):

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from msvq.cli import exporting, judging, knowledge, reproducing, retrieving, training
 from msvq.cli.options import Stopped, app, reflowed
-from msvq.display import printable
-from msvq.errors import BadInput
-from msvq.launch import is_first
-from msvq.version import __version__
+from msvq.core.console import printable
+from msvq.core.errors import BadInput
+from msvq.core.launch import is_first
+from msvq.core.version import __version__
 
 __all__ = ["app", "main"]
 

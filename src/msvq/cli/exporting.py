@@ -8,7 +8,7 @@ from rich.console import Console
 
 from msvq.cli.judging import Checkpoint, RunPath
 from msvq.cli.options import OwnBackbone, app
-from msvq.display import Display
+from msvq.core.console import Display
 
 
 @app.command()

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from msvq.cli.options import Device, OwnBackbone, Root, app
-from msvq.display import Display, printable
+from msvq.core.console import Display, printable
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
 Checkpoint = Annotated[str, typer.Option(help="last, best (by held-out pictures), or the path of a file.")]

@@ -26,7 +26,7 @@ def doctor(
     The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
     """
     from msvq import doctor as check
-    from msvq.display import Display
+    from msvq.core.console import Display
 
     display = Display(Console(stderr=True))
     report, findings = check.examine_data(

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from msvq.cli.judging import Checkpoint, Download, RunPath, Source
 from msvq.cli.options import Device, OwnBackbone, Root, Stopped, app
-from msvq.display import Display
+from msvq.core.console import Display
 
 Split = Annotated[
     str, typer.Option(help="all pictures, or train or test as 'msvq pretrain' would split them.", metavar="NAME")

@@ -21,8 +21,8 @@ from msvq.cli.options import (
     Stopped,
     app,
 )
-from msvq.display import printable
-from msvq.launch import is_first
+from msvq.core.console import printable
+from msvq.core.launch import is_first
 
 
 @app.command()
@@ -146,7 +146,7 @@ def _written(out: Path) -> int | None:
 
 def how_to_go_on(out: Path, method: str | None, backbone: str | None = None, auto_resume: bool = False) -> str:
     """What to type after a run was stopped."""
-    from msvq.own_code import is_code
+    from msvq.core.user_code import is_code
     from msvq.resuming import has_checkpoint
 
     if not has_checkpoint(out):
@@ -176,7 +176,7 @@ def plan(
     A few steps are timed; nothing is downloaded, packed or trained. A data set that is not there is planned with
     made-up pictures of its size and number. Example: msvq plan --recipe cifar10
     """
-    from msvq.display import Display
+    from msvq.core.console import Display
     from msvq.measure import plan as planning
 
     report = planning.plan(
@@ -216,7 +216,7 @@ def bench(
 
     Nothing is downloaded or left behind. Example: msvq bench --recipe cifar10 --set backbone.width=16
     """
-    from msvq.display import Display
+    from msvq.core.console import Display
     from msvq.measure import bench as timing
 
     report = timing.bench(

@@ -23,8 +23,8 @@ from urllib.request import Request, urlopen
 
 from filelock import FileLock, Timeout
 
-from msvq.display import Display
-from msvq.errors import BadInput
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
 
 MAX_BYTES = 20 * 10**9  # no official archive holds more
 TIMEOUT = 30.0  # seconds without an answer

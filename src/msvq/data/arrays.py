@@ -8,10 +8,10 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.listing import hold_out
 from msvq.data.splits import Splits
 from msvq.data.store import Pictures
-from msvq.errors import BadInput
 
 # The names that people give to arrays, the first that is there counts.
 _TRAIN = ("images", "train_images", "x_train", "train_x", "x", "data", "arr_0")

@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from msvq.core.errors import unknown
+from msvq.core.memory import keep_freed_memory
+from msvq.core.schema import Section
 from msvq.data.image_ops import (
     HUE,
     crop_boxes,
@@ -20,9 +23,6 @@ from msvq.data.image_ops import (
     to_grey,
     to_source,
 )
-from msvq.errors import unknown
-from msvq.memory import keep_freed_memory
-from msvq.settings import Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ALL = slice(None)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from msvq.core.errors import BadInput
 from msvq.data.splits import Splits
 from msvq.data.store import Pictures
-from msvq.errors import BadInput
 
 
 def read_cifar(name: str, path: Path) -> Splits:

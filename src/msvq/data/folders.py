@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
+from msvq.core.run_files import is_run
 from msvq.data.decode import EXTENSIONS
 from msvq.data.listing import TEST_NAMES, Listing, add_note, arrange
-from msvq.errors import BadInput
-from msvq.run_files import is_run
 
 TRAIN_NAMES = ("train", "training")
 MORE_NAMES = ("unlabeled", "unlabelled", "extra")  # beside train/: more pictures to learn from

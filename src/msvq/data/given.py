@@ -7,9 +7,9 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from msvq.core.console import printable
+from msvq.core.errors import BadInput
 from msvq.data.workers import Workers
-from msvq.display import printable
-from msvq.errors import BadInput
 
 PORTION = 128  # files that a process decodes at a time
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.listing import TEST_NAMES, choose, hold_out
-from msvq.errors import BadInput
 
 PREFIX = "hf:"
 

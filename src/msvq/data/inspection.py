@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.console import Display
 from msvq.data.decode import FACTS, facts_of
 from msvq.data.hub import HubPictures
 from msvq.data.items import pieces
 from msvq.data.listing import Listing
 from msvq.data.splits import Splits
 from msvq.data.workers import Workers
-from msvq.display import Display
 
 # Almost equal pictures differ in few bits of `look`, and little in their thumbnails: by eye, 99 of 100 such pairs of
 # CIFAR-10 are one picture saved twice. Where a thumbnail has little contrast, `look` is noise, and the thumbnails must

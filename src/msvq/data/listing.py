@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
 HELD_OUT, HELD_OUT_SEED = 0.1, 0  # of each class, where there are labels and no test split

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from msvq.core.errors import BadInput
 from msvq.data.listing import TEST_NAMES, Listing, arrange
-from msvq.errors import BadInput
 
 # Columns of a CSV list by name, in any order; without a header: file, label.
 _COLUMNS = {

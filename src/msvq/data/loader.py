@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from msvq.core.distributed import own_rows
+from msvq.core.errors import BadInput
 from msvq.data.store import Pictures
-from msvq.errors import BadInput
-from msvq.ranks import own_rows
 
 ORDER, VIEWS, LAYERS = 0, 1, 2  # streams of random numbers that one seed feeds
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.places import downloads
 from msvq.data.archives import Archive, fetch, unpack
 from msvq.data.cifar import read_cifar
 from msvq.data.folders import TRAIN_NAMES, list_folder
 from msvq.data.listing import Listing, add_note
-from msvq.data.places import downloads
 from msvq.data.splits import Splits
 from msvq.data.stl10 import read_stl10
 from msvq.data.tinyimagenet import list_tiny_imagenet
-from msvq.display import Display
-from msvq.errors import BadInput
 
 Triple = tuple[float, float, float]
 

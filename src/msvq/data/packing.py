@@ -22,16 +22,16 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from msvq.data.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
+from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
+from msvq.core.console import Advance, Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import no_room, write_atomically, write_text
+from msvq.core.places import packs
 from msvq.data.decode import GONE, PASSING
 from msvq.data.items import Items, pieces
 from msvq.data.names import Names
-from msvq.data.places import packs
 from msvq.data.skipping import check_skipped
 from msvq.data.workers import HASH_BYTES, Task, Workers
-from msvq.display import Advance, Display, printable
-from msvq.errors import BadInput
-from msvq.files import no_room, write_atomically, write_text
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 PORTION_BYTES = 256_000_000  # of pixels that a worker holds at a time

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 
 def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str], *, first: bool = False) -> None:

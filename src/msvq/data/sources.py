@@ -8,6 +8,10 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput, unknown
+from msvq.core.files import at_home
+from msvq.core.schema import Section
 from msvq.data.arrays import read_arrays
 from msvq.data.decode import header_size
 from msvq.data.folders import list_folder
@@ -20,10 +24,6 @@ from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.splits import Splits
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Stream, Streamed
-from msvq.display import Display, printable
-from msvq.errors import BadInput, unknown
-from msvq.files import at_home
-from msvq.settings import Section
 
 Found = Listing | HubPictures | Splits
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.splits import Splits
 from msvq.data.store import Pictures
-from msvq.errors import BadInput
 
 
 def read_stl10(path: Path) -> Splits:

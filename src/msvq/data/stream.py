@@ -7,9 +7,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.errors import BadInput
 from msvq.data.items import Items, pieces
 from msvq.data.workers import Result, Workers
-from msvq.errors import BadInput
 
 PIECE = 32  # pictures that one worker gets at a time
 

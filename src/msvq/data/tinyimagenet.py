@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from msvq.core.errors import BadInput
 from msvq.data.folders import walk
 from msvq.data.listing import Listing, arrange
-from msvq.errors import BadInput
 
 
 def list_tiny_imagenet(path: Path) -> Listing:

@@ -7,10 +7,10 @@ from numpy import uint8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.distributed import in_shares
+from msvq.core.precision import autocast
 from msvq.data.augment import eval_view
 from msvq.data.store import DataSet, Pictures
-from msvq.ranks import in_shares
-from msvq.train.precision import autocast
 
 
 @torch.no_grad()

@@ -9,18 +9,18 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt
 from torch import nn
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.precision import autocast, loss_scaler
+from msvq.core.randomness import repeatable
+from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.data.store import DataSet
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, num_batches
 from msvq.evaluate.linear import MOMENTUM, SEED, features_at_test_size, finite_mean, labelled_test, new_head
 from msvq.evaluate.scores import Scores, scores
 from msvq.model.norm import split_batch_norm
-from msvq.settings import Section
 from msvq.train.optim import warmup_cosine
-from msvq.train.precision import autocast, loss_scaler
-from msvq.train.randomness import repeatable
 
 
 class FinetuneSettings(Section):

@@ -11,12 +11,12 @@ from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.distributed import in_shares
+from msvq.core.schema import Section
 from msvq.data.store import DataSet, Pictures
 from msvq.evaluate.labels import held_out
 from msvq.methods.base import Method
 from msvq.model.losses import unit
-from msvq.ranks import in_shares
-from msvq.settings import Section
 
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
 GROUP = 8  # members of a group of the bank, of which the maximum is taken first

@@ -8,12 +8,12 @@ from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.errors import BadInput
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.listing import by_class
 from msvq.data.loader import ORDER, VIEWS, derive_seed
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Streamed
-from msvq.errors import BadInput
 from msvq.train.limits import is_out_of_memory
 
 Rows = NDArray[int64]

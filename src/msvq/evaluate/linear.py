@@ -14,17 +14,17 @@ from numpy import uint8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.precision import autocast
+from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.data.loader import derive_seed
 from msvq.data.store import DataSet, Pictures
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, select
 from msvq.evaluate.scores import Scores, scores
-from msvq.settings import Section
 from msvq.train.optim import warmup_cosine
-from msvq.train.precision import autocast
 
 SEED = 1337  # the paper's code's
 HEAD = 2  # a stream of random numbers beside msvq.data.loader's ORDER and VIEWS

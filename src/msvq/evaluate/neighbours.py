@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.files import write_atomically
 from msvq.data.store import DataSet, Pictures
-from msvq.files import write_atomically
 from msvq.model.losses import unit
 
 NUM_QUERIES, NUM_BANK = 10, 10_000

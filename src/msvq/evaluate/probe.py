@@ -16,10 +16,10 @@ from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
+from msvq.core.schema import Section
 from msvq.evaluate.labels import held_out, usable_rows
 from msvq.evaluate.scores import Scores, scores
-from msvq.settings import Section
 
 NUMBERS = 2**18  # features read at once: the second product finds them in the cache
 HISTORY = 20  # steps that L-BFGS remembers

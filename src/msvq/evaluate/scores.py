@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 
 class Scores(NamedTuple):

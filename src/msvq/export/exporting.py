@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from msvq.data.checksums import hash_files
-from msvq.display import Display
-from msvq.errors import BadInput
+from msvq.core.checksums import hash_files
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
+from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone, write_folder
 from msvq.export.formats import check_format, make_plan
 from msvq.export.subject import Subject, read_subject
 from msvq.export.verify import verify
-from msvq.files import at_home
 from msvq.run import Run, load
-from msvq.version import __version__
 
 MANIFEST = "manifest.json"
 MAKER = "msvq export"  # by which a manifest of ours is known

@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 from PIL import Image
 
+from msvq.core.version import __version__
 from msvq.data.sources import is_path
 from msvq.export import preprocess
 from msvq.export.formats import Plan
 from msvq.export.network import LAYERS
 from msvq.export.subject import Subject
 from msvq.export.writers import INPUT
-from msvq.version import __version__
 
 
 def write_folder(folder: Path, subject: Subject, plan: Plan, *, format: str) -> None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
 from msvq.export import network
 from msvq.export.libraries import OWN_WIDTH, Building, Misfit, Refused, build, library_of
 from msvq.export.subject import Subject

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from msvq.core.errors import BadInput
 from msvq.data.augment import normalise
 from msvq.data.decode import decode
-from msvq.errors import BadInput
 from msvq.export import check
 from msvq.export.subject import Subject
 

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from msvq.display import printable
-from msvq.errors import BadInput
+from msvq.core.console import printable
+from msvq.core.errors import BadInput
 from msvq.export.subject import Subject
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from msvq.config import resolve
-from msvq.display import Display, printable
-from msvq.errors import BadInput
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.precision import resolve_device
 from msvq.measure.machine import forget_peak, peak_memory
 from msvq.measure.rehearsal import Rehearsal, opened_scene, rehearse
 from msvq.measure.timing import Stage, Timing, stages, time_steps
-from msvq.train.precision import resolve_device
 
 LEAST_STEPS = 3  # a median of fewer says little
 

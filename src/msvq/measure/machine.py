@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from msvq.files import at_home
+from msvq.core.files import at_home
 
 
 def forget_peak(device: torch.device) -> None:

@@ -15,6 +15,10 @@ from rich.console import Console
 from msvq.building import build_method
 from msvq.completion import complete, fit_to_data
 from msvq.config import Settings
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
+from msvq.core.precision import resolve_device
 from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader
@@ -24,13 +28,9 @@ from msvq.data.sources import ARRAYS, check_source, is_path, limited, locate, op
 from msvq.data.splits import Splits
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Stream, Streamed
-from msvq.display import Display
-from msvq.errors import BadInput
-from msvq.files import at_home
 from msvq.methods import METHODS
 from msvq.pretraining import make_trainer
 from msvq.train.limits import room_for_networks
-from msvq.train.precision import resolve_device
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from msvq.core.console import Display
+from msvq.core.precision import autocast
 from msvq.data.augment import Augment
-from msvq.display import Display
 from msvq.methods.base import Method
 from msvq.model.teacher import Teacher
-from msvq.train.precision import autocast
 from msvq.train.trainer import Trainer
 
 READ, AUGMENT, TEACH, FOLLOW = "reading the batch", "augmentation", "teachers forward", "teachers follow"

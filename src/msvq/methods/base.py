@@ -9,8 +9,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, ValidationError, create_model
 from torch import Tensor, nn
 
-from msvq.errors import BadInput
-from msvq.settings import explain
+from msvq.core.errors import BadInput
+from msvq.core.schema import explain
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 Temperature = Annotated[float, Gt(0), Lt(inf)]

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.distributed import gather
+from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum
 from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
-from msvq.ranks import gather
 
 
 class Targets(NamedTuple):

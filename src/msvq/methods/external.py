@@ -1,8 +1,8 @@
 """Methods from outside the package: `path/to/file.py:ClassName`."""
 
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
+from msvq.core.user_code import is_code, run_file
 from msvq.methods.base import METHODS, Method
-from msvq.own_code import is_code, run_file
 
 
 def is_external(name: str) -> bool:

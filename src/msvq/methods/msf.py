@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import mean_shift, unit

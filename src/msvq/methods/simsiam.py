@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method
 from msvq.model.heads import mlp
 from msvq.model.losses import negative_cosine

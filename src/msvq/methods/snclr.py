@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from msvq.core.distributed import gather
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
 from msvq.model.heads import mlp
 from msvq.model.losses import unit
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
-from msvq.ranks import gather
 
 
 class Targets(NamedTuple):

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method
 from msvq.model.teacher import Backbone, Network
 

@@ -10,11 +10,11 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from msvq.errors import BadInput, unknown
+from msvq.core.distributed import flip
+from msvq.core.errors import BadInput, unknown
+from msvq.core.random_state import RandomState
 from msvq.methods.base import METHODS, Batch, Loss, Method, Share, Sight, Taught, swapped
-from msvq.model.random_state import RandomState
 from msvq.model.teacher import Backbone
-from msvq.ranks import flip
 
 VERBS = ("follow", "targets", "compare", "store")
 

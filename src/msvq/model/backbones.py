@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from torch import nn
 
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
+from msvq.core.schema import Section
+from msvq.core.user_code import failure, is_code, not_allowed, run_file
 from msvq.model.libraries import check_library, is_library, make_library, unknown_backbone
 from msvq.model.pooling import Encoder, as_encoder
 from msvq.model.resnet import BasicBlock, Block, Bottleneck, PointConv2d, ResNet, Stem, resolve_stem
-from msvq.own_code import failure, is_code, not_allowed, run_file
-from msvq.settings import Section
 
 __all__ = [
     "BackboneSettings",

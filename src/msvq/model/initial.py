@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 HEADS = {"fc", "classifier", "head", "heads", "projector", "projection", "predictor", "mlp_head", "linear"}
 TEACHERS = ("encoder_k", "teacher", "momentum", "target", "ema")  # slow copies: what has learned itself goes before

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 LIBRARIES = ("torchvision", "timm")
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls them

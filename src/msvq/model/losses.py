@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from msvq.core.distributed import gather
 from msvq.model.relations import Relation, relation
-from msvq.ranks import gather
 
 
 def unit(z: Tensor) -> Tensor:

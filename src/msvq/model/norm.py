@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from msvq.errors import BadInput
-from msvq.ranks import gather, world_size
+from msvq.core.distributed import gather, world_size
+from msvq.core.errors import BadInput
 
 
 class SplitBatchNorm2d(nn.BatchNorm2d):

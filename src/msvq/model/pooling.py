@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 
 class Encoder(nn.Module):

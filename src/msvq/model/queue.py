@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from msvq.errors import BadInput
+from msvq.core.distributed import gather
+from msvq.core.errors import BadInput
 from msvq.model.losses import similarity, unit
 from msvq.model.relations import rows_at_once
-from msvq.ranks import gather
 
 
 class Queue(nn.Module):

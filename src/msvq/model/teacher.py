@@ -7,9 +7,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from msvq.core.distributed import take, world_size
+from msvq.core.random_state import RandomState
 from msvq.model.norm import SplitBatchNorm2d, own_splits, split_batch_norm
-from msvq.model.random_state import RandomState
-from msvq.ranks import take, world_size
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msvq.files import write_atomically
+from msvq.core.files import write_atomically
 from msvq.report.curves import ALL, views
 from msvq.report.pictures import class_name
 from msvq.report.records import Points, Record, read_records

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.display import printable
+from msvq.core.console import printable
 from msvq.report.pictures import class_name, sprite_sheet
 from msvq.report.records import Record
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 
-from msvq.display import printable
-from msvq.errors import BadInput
-from msvq.files import write_text
+from msvq.core.console import printable
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.run_files import check_not_of_a_run, real_place
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
 from msvq.report.maps import first_views, map_data, without_sheets
@@ -20,7 +21,6 @@ from msvq.report.records import Record, read_records
 from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows
 from msvq.report.templates import resource, templates
 from msvq.report.verdict import verdict
-from msvq.run_files import check_not_of_a_run, real_place
 
 SCRIPTS = ("page.js", "map.js")
 

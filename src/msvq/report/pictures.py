@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from msvq.display import printable
+from msvq.core.console import printable
 from msvq.report.records import Record
 
 THUMBNAIL = 64  # pixels at most: they are shown at some 60

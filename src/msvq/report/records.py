@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from msvq.display import printable
-from msvq.errors import BadInput
+from msvq.core.console import printable
+from msvq.core.errors import BadInput
 from msvq.train.runlog import read_metrics
 
 Points = list[tuple[float, float]]

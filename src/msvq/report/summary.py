@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from msvq.display import printable
+from msvq.core.console import printable
 from msvq.report.curves import MAIN, charts
 from msvq.report.records import read_record
 from msvq.report.tables import result_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msvq.config import Settings, parse_assignment, read_config, resolve
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
 from msvq.methods import METHODS
 from msvq.methods.msvq import MSVQ
 from msvq.reproduce import paper

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.report.records import Points, Record, read_record
 from msvq.reproduce.cells import Cell, Request, Task, check_same, choose_datasets, difference, is_finished
 from msvq.reproduce.sweep import CELLS

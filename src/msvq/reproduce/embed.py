@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import Path
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.reproduce.formats import markdown
 
 _BLOCK = re.compile(

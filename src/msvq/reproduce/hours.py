@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from msvq.config import resolve
-from msvq.display import Display
+from msvq.core.console import Display
+from msvq.core.precision import resolve_device
 from msvq.measure.estimate import estimate
 from msvq.measure.machine import available_memory
 from msvq.measure.rehearsal import opened_scene
 from msvq.reproduce.cells import Cell, Task, is_finished
 from msvq.reproduce.progress import PROTOCOL_PASSES, share_done, total_steps
-from msvq.train.precision import resolve_device
 
 STEPS = 3  # that are timed
 REFERENCE = "msvq"  # the method that is timed; the others follow by their passes through the network

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msvq.errors import BadInput
-from msvq.files import write_text
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
 from msvq.report.templates import resource, templates
 from msvq.reproduce.cells import find_scale
 from msvq.reproduce.formats import ALSO, crossing_sentences, heading, markdown, notes, sections

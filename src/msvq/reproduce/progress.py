@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from msvq.core.console import printable
 from msvq.data.official import OFFICIAL
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
-from msvq.display import printable
 from msvq.reproduce.cells import Cell, Task, is_finished
 from msvq.train.runlog import read_metrics
 

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from msvq.config import Settings, read_config
-from msvq.errors import BadInput
-from msvq.files import write_text
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
 from msvq.reproduce.cells import FREE, MADE_BY
 from msvq.reproduce.collect import Known, Measured, Score
 

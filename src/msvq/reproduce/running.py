@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from msvq.config import resolve
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
+from msvq.core.places import downloads
 from msvq.data.official import OFFICIAL, find_official, read_official
-from msvq.data.places import downloads
 from msvq.data.sources import open_dataset
-from msvq.display import Display
-from msvq.errors import BadInput
-from msvq.files import at_home
 from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished
 from msvq.reproduce.collect import Known, Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne

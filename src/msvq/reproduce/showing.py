@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.display import Display
+from msvq.core.console import Display
 from msvq.measure.advice import duration
 from msvq.reproduce.cells import SCALES
 from msvq.reproduce.formats import (

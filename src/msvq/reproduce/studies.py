@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
 from msvq.reproduce import paper
 
 Kind = Literal["table", "curves", "false-negatives", "map"]

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
+from msvq.core.version import __version__
 from msvq.data.workers import available_cores
 from msvq.directory import LOCK, is_temporary, locked
-from msvq.errors import BadInput
-from msvq.files import write_text
 from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
 from msvq.train.signals import Interrupted, Interruptions
-from msvq.version import __version__
 
 MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process

@@ -22,16 +22,16 @@ from rich.console import Console
 
 from msvq.analyze.embedding_map import save_map
 from msvq.building import build_method
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.precision import resolve_device
 from msvq.directory import LOCK
-from msvq.display import Display
-from msvq.errors import BadInput
 from msvq.evaluate.features import feature_function
 from msvq.evaluation import evaluate, open_for
 from msvq.measure.machine import forget_peak, peak_memory
 from msvq.pretraining import pretrain
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
 from msvq.run import Run
-from msvq.train.precision import resolve_device
 from msvq.train.signals import Interruptions
 from msvq.weights import load_encoder
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.display import Advance, Display, printable
-from msvq.errors import BadInput
-from msvq.files import write_text
+from msvq.core.console import Advance, Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
 from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.formats import check_apart, check_file
 from msvq.retrieve.index import open_index

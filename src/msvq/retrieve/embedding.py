@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import write_atomically, write_text
+from msvq.core.version import __version__
 from msvq.data.decode import PASSING
-from msvq.display import Display, printable
-from msvq.errors import BadInput
-from msvq.files import write_atomically, write_text
 from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.formats import Table, check_apart, writer_for
 from msvq.retrieve.parts import Parts, check_batch_size, check_ours, check_readable
 from msvq.retrieve.source import open_source
 from msvq.run import Run, load
 from msvq.train.limits import OutOfMemory
-from msvq.version import __version__
 
 BATCH_SIZE = 256
 Skipped = Sequence[tuple[str, str]]  # name and reason

@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
+from msvq.core.precision import check_precision, resolve_device, resolve_precision
+from msvq.core.user_code import is_code
 from msvq.evaluate.features import extract_features
 from msvq.model.libraries import is_library
-from msvq.own_code import is_code
 from msvq.run import Run
 from msvq.train.limits import or_too_large
-from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.weights import Weights, feeding, load_encoder
 
 # On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends

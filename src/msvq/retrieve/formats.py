@@ -13,11 +13,11 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.display import Advance, printable
-from msvq.errors import BadInput
-from msvq.files import at_home
+from msvq.core.console import Advance, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
+from msvq.core.run_files import check_not_of_a_run
 from msvq.retrieve.source import Positions, Source
-from msvq.run_files import check_not_of_a_run
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]
 BLOCK = 4096  # names that are strings at one time

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.data.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
+from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import no_room, write_atomically, write_text
+from msvq.core.places import indexes
 from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
 from msvq.data.packing import hold, opens
-from msvq.data.places import indexes
-from msvq.display import Display, printable
-from msvq.errors import BadInput
-from msvq.files import no_room, write_atomically, write_text
 from msvq.retrieve.encoder import Embedder
 from msvq.retrieve.parts import Parts, check_readable
 from msvq.retrieve.source import Positions, Source

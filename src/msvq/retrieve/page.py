@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from msvq.core.console import printable
+from msvq.core.files import write_text
 from msvq.data.decode import header_size
 from msvq.data.workers import Result, Workers
-from msvq.display import printable
-from msvq.files import write_text
 from msvq.report.pictures import class_name, data_address
 from msvq.report.templates import resource, templates
 from msvq.retrieve.source import Source

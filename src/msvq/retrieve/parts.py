@@ -19,11 +19,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.console import Advance, Display
+from msvq.core.errors import BadInput
+from msvq.core.files import write_atomically, write_text
 from msvq.data.decode import PASSING
 from msvq.data.skipping import check_skipped
-from msvq.display import Advance, Display
-from msvq.errors import BadInput
-from msvq.files import write_atomically, write_text
 from msvq.retrieve.encoder import CHUNK, Embedder
 from msvq.retrieve.source import Positions, Source
 

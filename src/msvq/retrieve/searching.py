@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import at_home
 from msvq.data.workers import Workers
-from msvq.display import Display, printable
-from msvq.errors import BadInput
-from msvq.files import at_home
 from msvq.retrieve.encoder import Embedder, open_embedder
 from msvq.retrieve.formats import check_file
 from msvq.retrieve.index import Index, open_index, unit_rows

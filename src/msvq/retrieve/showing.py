@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from msvq.display import Display, printable
+from msvq.core.console import Display, printable
 from msvq.retrieve.duplicates import Duplicates
 from msvq.retrieve.embedding import tell_skipped
 from msvq.retrieve.searching import Searched

@@ -8,6 +8,8 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.console import Display
+from msvq.core.errors import BadInput, unknown
 from msvq.data.decode import header_size
 from msvq.data.hub import HubPictures
 from msvq.data.items import pieces
@@ -15,8 +17,6 @@ from msvq.data.listing import Listing
 from msvq.data.sources import ARRAYS, DataSettings, absolute, is_path, locate
 from msvq.data.splits import Splits
 from msvq.data.workers import Result, Workers
-from msvq.display import Display
-from msvq.errors import BadInput, unknown
 from msvq.run import Run
 
 SplitName = Literal["all", "train", "test"]

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from msvq.errors import BadInput
-from msvq.files import write_atomically
+from msvq.core.errors import BadInput
+from msvq.core.files import write_atomically
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 2  # of the content; 1 had neither a checksum nor the settings

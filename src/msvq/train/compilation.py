@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 from msvq.model.teacher import Network
 
 VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, groups of batch norm

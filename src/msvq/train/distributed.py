@@ -17,12 +17,12 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from msvq import ranks
-from msvq.errors import BadInput
-from msvq.launch import is_first, local_rank, num_processes
+from msvq.core import distributed as ranks
+from msvq.core.distributed import average_, gather, world_size
+from msvq.core.errors import BadInput
+from msvq.core.launch import is_first, local_rank, num_processes
 from msvq.methods.base import Method, Sight
 from msvq.model.norm import running_statistics, whole_batch_norm
-from msvq.ranks import average_, gather, world_size
 
 TIME_LIMIT = "MSVQ_TIME_LIMIT"  # seconds that a process waits for another in the middle of a step
 DEFAULT_LIMIT = 60.0

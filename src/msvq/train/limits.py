@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import nn
 
-from msvq.errors import BadInput
+from msvq.core.distributed import world_size
+from msvq.core.errors import BadInput
 from msvq.model.norm import SplitBatchNorm2d, check_whole
 from msvq.model.queue import Queue
 from msvq.model.teacher import Teacher
-from msvq.ranks import world_size
 
 
 class OutOfMemory(BadInput):

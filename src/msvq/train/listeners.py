@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from msvq.errors import BadInput
-from msvq.launch import is_first
-from msvq.ranks import largest
+from msvq.core.distributed import largest
+from msvq.core.errors import BadInput
+from msvq.core.launch import is_first
 from msvq.train.distributed import SaidElsewhere, agreeing, wait_for_first
 from msvq.train.runlog import read_metrics
 

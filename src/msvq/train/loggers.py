@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msvq.errors import BadInput, unknown
-from msvq.files import write_text
+from msvq.core.errors import BadInput, unknown
+from msvq.core.files import write_text
 from msvq.train.listeners import Line
 
 KINDS = ("step", "epoch", "eval")  # the order of lines that have the same step

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from msvq.files import write_text
-from msvq.launch import is_first
+from msvq.core.files import write_text
+from msvq.core.launch import is_first
 
 
 class RunLog:

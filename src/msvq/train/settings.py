@@ -5,9 +5,9 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator
 
-from msvq.settings import Section
+from msvq.core.precision import Precision
+from msvq.core.schema import Section
 from msvq.train.checkpoint import parse_cadence
-from msvq.train.precision import Precision
 
 
 def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import ClassVar, Self
 
-from msvq.launch import num_processes
+from msvq.core.launch import num_processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ECHO = 5.0  # seconds in which torchrun, or a sweep, passes on a signal that its processes may have had themselves

@@ -9,21 +9,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from msvq.core.distributed import average, gather, largest, own_rows, world_size
+from msvq.core.errors import BadInput
+from msvq.core.launch import is_first
+from msvq.core.precision import autocast, loss_scaler
+from msvq.core.randomness import repeatable
 from msvq.data.augment import Augment
 from msvq.data.loader import VIEWS, Loader, derive_seed
-from msvq.errors import BadInput
-from msvq.launch import is_first
 from msvq.methods.base import Batch, Loss, Method, Sight
-from msvq.ranks import average, gather, largest, own_rows, world_size
 from msvq.train.checkpoint import Cadence, save_best, save_checkpoint
 from msvq.train.compilation import compile_networks, compiles
 from msvq.train.distributed import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
 from msvq.train.limits import check_fit, enough_memory, wait
 from msvq.train.listeners import Listeners
 from msvq.train.optim import make_optimiser, warmup_cosine
-from msvq.train.precision import autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
-from msvq.train.randomness import repeatable
 from msvq.train.runlog import RunLog
 from msvq.train.settings import TrainSettings
 from msvq.train.signals import Interrupted, Interruptions

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from msvq.core.distributed import rank
 from msvq.data.loader import LAYERS, derive_seed
-from msvq.ranks import rank
 
 
 @contextmanager

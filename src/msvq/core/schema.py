@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
 
 
 class Section(BaseModel):

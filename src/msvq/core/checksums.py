@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.display import PATIENCE, Advance, Display
+from msvq.core.console import PATIENCE, Advance, Display
 
 SEAL = "sha256"  # the key of a card's own checksum
 _BLOCK = 1 << 20

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import torch
 
-from msvq.errors import BadInput, unknown
+from msvq.core.errors import BadInput, unknown
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

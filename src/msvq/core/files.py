@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

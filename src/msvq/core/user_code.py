@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 
 def is_code(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 
 def num_processes() -> int:

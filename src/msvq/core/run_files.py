@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from msvq.errors import BadInput
+from msvq.core.errors import BadInput
 
 SECTIONS = ("data", "augment", "backbone", "method", "train", "evaluate", "analyze")  # of a run's config.yaml
 RUN_FILES = [

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from msvq.files import at_home
+from msvq.core.files import at_home
 
 
 def home() -> Path:

@@ -1,0 +1,1 @@
+"""What knows nothing of learning: errors, console, files, settings, processes, devices and seeds."""
