@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 from docs.keywords import KEYWORDS
 from docs.source_reading import comments_of
 from msvq.config import Settings, recipe_names
+from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
 from msvq.methods.overview import overview
-from msvq.protocols import PROTOCOLS
 
 SPECIFICATION = re.compile(r" \([^()]*methods\.md[^()]*\)")  # chapters of a text that is no part of the site
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path", type(None): "null"}

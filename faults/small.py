@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 import msvq
-from msvq.analyze import gallery
 from msvq.data import sources
+from msvq.evaluate.diagnostics import gallery
 from msvq.train.checkpoint import read_checkpoint
 
 SETTINGS = [

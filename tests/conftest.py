@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.analyze.embedding_map import save_map
+from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.methods import Batch, Method
 from msvq.model.backbones import ResNet
 from msvq.model.losses import unit
@@ -60,7 +60,7 @@ def _small_maps_and_no_figures() -> Iterator[None]:
             save_map(*arguments, num=min(num, 30))
 
         patch.setattr("msvq.study.save_map", few)
-        patch.setattr("msvq.analyze.gallery.LOOKED_AT", 3)
+        patch.setattr("msvq.evaluate.diagnostics.gallery.LOOKED_AT", 3)
         patch.setattr("msvq.pretraining.write_report", partial(write_report, figures=False))
         yield
 

@@ -16,8 +16,8 @@ from msvq.cli import main
 from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.sources import open_dataset
 from msvq.evaluate.labels import stratified
+from msvq.evaluate.protocols import PROTOCOLS
 from msvq.evaluation import evaluate
-from msvq.protocols import PROTOCOLS
 from msvq.report.records import read_record
 from msvq.weights import load_encoder, load_method
 

@@ -9,17 +9,17 @@ import torch
 from tests.report.fixtures import make_run
 from torch import Tensor, nn
 
-from msvq import protocols
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.schema import Section
 from msvq.data.store import DataSet, Pictures
+from msvq.evaluate import protocols
 from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.linear import LinearSettings
+from msvq.evaluate.protocols import Subject, by_knn
 from msvq.evaluation import measure, save_result
 from msvq.model.backbones import BackboneSettings
-from msvq.protocols import Subject, by_knn
 from msvq.report.page import write_report
 from msvq.train.limits import OutOfMemory
 

@@ -8,12 +8,12 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from msvq.analyze.monitor import AnalyzeSettings
 from msvq.core.errors import BadInput, unknown
 from msvq.core.schema import Section, explain, known_keys
 from msvq.core.user_code import is_code, not_allowed
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import RECIPE_OF, DataSettings
+from msvq.evaluate.diagnostics.monitor import AnalyzeSettings
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file

@@ -25,7 +25,7 @@ from msvq.core.version import __version__
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import DataSet
 from msvq.evaluate.labels import stratified
-from msvq.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
+from msvq.evaluate.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
 from msvq.run import Run, load
 from msvq.weights import feeding, load_encoder
 

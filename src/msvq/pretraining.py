@@ -8,9 +8,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from msvq.analyze.collapse import Verdict
-from msvq.analyze.health import HealthMonitor
-from msvq.analyze.monitor import AnalysisMonitor
 from msvq.building import build_method, make_augment
 from msvq.card import save_encoder
 from msvq.completion import complete, fit_to_data
@@ -24,10 +21,13 @@ from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
 from msvq.directory import add_skipped, check_choice, check_out, environment, locked, start_directory
+from msvq.evaluate.diagnostics.collapse import Verdict
+from msvq.evaluate.diagnostics.health import HealthMonitor
+from msvq.evaluate.diagnostics.monitor import AnalysisMonitor
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
+from msvq.evaluate.protocols import check_protocols
 from msvq.methods import METHODS, Method
-from msvq.protocols import check_protocols
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, load

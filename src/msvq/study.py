@@ -13,10 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.analyze.collapse import verdict
-from msvq.analyze.embedding_map import save_map
-from msvq.analyze.gallery import look, save_gallery
-from msvq.analyze.health import HealthMonitor, Pairs, queue_health, teacher_distances
 from msvq.building import build_method, make_augment
 from msvq.config import Settings
 from msvq.core.console import Display
@@ -26,12 +22,16 @@ from msvq.core.files import write_text
 from msvq.core.precision import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import DataSet
+from msvq.evaluate.diagnostics.collapse import verdict
+from msvq.evaluate.diagnostics.embedding_map import save_map
+from msvq.evaluate.diagnostics.gallery import look, save_gallery
+from msvq.evaluate.diagnostics.health import HealthMonitor, Pairs, queue_health, teacher_distances
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.neighbours import save_neighbours
+from msvq.evaluate.protocols import PROTOCOLS, Subject
 from msvq.evaluation import PRECISION, identity, measure, save_result
 from msvq.methods import Method
-from msvq.protocols import PROTOCOLS, Subject
 from msvq.run import Run
 from msvq.starting import KEPT, kept_start
 from msvq.train.runlog import finite

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.analyze.collapse import verdict
-from msvq.analyze.health import HealthMonitor
 from msvq.data.store import Pictures
+from msvq.evaluate.diagnostics.collapse import verdict
+from msvq.evaluate.diagnostics.health import HealthMonitor
 from msvq.methods import METHODS, Batch, Method
 from msvq.methods.base import Loss
 from msvq.model.heads import moco_head

@@ -8,10 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.analyze import embedding_map
-from msvq.analyze.embedding_map import embed_in_plane, neighbours_among, save_map, thumbnails, to_unit_square
 from msvq.data.names import Names
 from msvq.data.store import DataSet, Pictures
+from msvq.evaluate.diagnostics import embedding_map
+from msvq.evaluate.diagnostics.embedding_map import (
+    embed_in_plane,
+    neighbours_among,
+    save_map,
+    thumbnails,
+    to_unit_square,
+)
 
 
 def clusters(num: int, dim: int, *, of: int = 3) -> tuple[Tensor, Tensor]:

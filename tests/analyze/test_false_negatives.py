@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from msvq.analyze.false_negatives import Audit, top_entries, worst_pairs
+from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
 from msvq.methods.base import Sight
 from msvq.model import relations
 from msvq.model.losses import unit
@@ -202,7 +202,7 @@ def test_a_long_queue_is_never_held_as_a_matrix(monkeypatch: pytest.MonkeyPatch)
         seen.append(len(z))
         return z @ keys.T
 
-    monkeypatch.setattr("msvq.analyze.false_negatives.similarity", watched)
+    monkeypatch.setattr("msvq.evaluate.diagnostics.false_negatives.similarity", watched)
     sights = make_sights("view2", "view3", num=40, size=65_536)
     assert audited((sights, make_labels(40)))["num_samples"] == 40
     assert max(seen) * 65_536 <= 2**20 and sum(seen) == 2 * 40

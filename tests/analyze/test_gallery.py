@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from msvq.analyze.gallery import Gaze
 from msvq.data.augment import STRONG, WEAK, Augment
 from msvq.data.loader import Loader
 from msvq.data.patterns import make_patterns
 from msvq.data.store import Pictures
+from msvq.evaluate.diagnostics.gallery import Gaze
 from msvq.methods import METHODS
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.analyze.health import (
+from msvq.data.store import Pictures
+from msvq.evaluate.diagnostics.health import (
     HealthMonitor,
     alignment,
     effective_rank,
@@ -19,8 +20,7 @@ from msvq.analyze.health import (
     teacher_distances,
     uniformity,
 )
-from msvq.analyze.monitor import AnalysisMonitor, AnalyzeSettings
-from msvq.data.store import Pictures
+from msvq.evaluate.diagnostics.monitor import AnalysisMonitor, AnalyzeSettings
 from msvq.methods import METHODS
 from msvq.methods.base import Sight
 from msvq.model import relations

@@ -16,7 +16,7 @@ from msvq.cli import UsageError, app
 from msvq.config import assign, parse_assignment, resolve
 from msvq.core.errors import BadInput
 from msvq.core.user_code import is_code
-from msvq.protocols import PROTOCOLS
+from msvq.evaluate.protocols import PROTOCOLS
 from msvq.reproduce.running import prepare
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,8 @@ import msvq
 from msvq.cli import app
 from msvq.config import Settings, recipe_names
 from msvq.core.schema import Section
+from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
-from msvq.protocols import PROTOCOLS
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'msvq[docs]' gives it")
 

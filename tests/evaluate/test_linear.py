@@ -18,9 +18,9 @@ from msvq.data.store import DataSet, Pictures
 from msvq.evaluate import linear as module
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.linear import LinearResult, LinearSettings, linear_evaluation, new_head
+from msvq.evaluate.protocols import PROTOCOLS
 from msvq.evaluate.scores import Scores
 from msvq.model.backbones import ResNet
-from msvq.protocols import PROTOCOLS
 
 CPU = torch.device("cpu")
 COLOURS = np.array([(250, 10, 10), (10, 250, 10), (10, 10, 250)])

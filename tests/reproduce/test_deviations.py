@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from msvq.config import assign, parse_assignment, resolve
+from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
-from msvq.protocols import PROTOCOLS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deviations.md").read_text(encoding="utf-8")
 ROWS = {int(row.split("|")[1]): row for row in PAGE.splitlines() if re.match(r"\| \d+ \|", row)}

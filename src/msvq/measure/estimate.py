@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from msvq.analyze.health import NUM_PICTURES, effective_rank
 from msvq.config import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.decode import Unreadable, decode
 from msvq.data.workers import available_cores
+from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.evaluate.neighbours import NUM_BANK

@@ -20,12 +20,12 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from msvq.analyze.embedding_map import save_map
 from msvq.building import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
 from msvq.directory import LOCK
+from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.evaluation import evaluate, open_for
 from msvq.measure.machine import forget_peak, peak_memory

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from torch import Tensor
 
-from msvq.analyze.collapse import Verdict, verdict
-from msvq.analyze.false_negatives import Audit
-from msvq.analyze.health import HealthMonitor, queue_health, teacher_distances
 from msvq.core.schema import Section
+from msvq.evaluate.diagnostics.collapse import Verdict, verdict
+from msvq.evaluate.diagnostics.false_negatives import Audit
+from msvq.evaluate.diagnostics.health import HealthMonitor, queue_health, teacher_distances
 from msvq.methods.base import Method, Sight
 
 

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from msvq.analyze.false_negatives import Audit, top_entries, worst_pairs
 from msvq.core.console import Display
 from msvq.core.files import write_atomically
 from msvq.core.precision import autocast
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader, derive_seed
 from msvq.data.store import DataSet
+from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
 from msvq.evaluate.neighbours import choose_queries
 from msvq.methods.base import Batch, Loss, Method, Sight
 from msvq.model.queue import Queue
