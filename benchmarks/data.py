@@ -25,8 +25,8 @@ import torch
 from PIL import Image
 
 from msvq.building import build_method
-from msvq.completion import complete
-from msvq.config import resolve
+from msvq.config.adapt import complete
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.places import packs
 from msvq.data.folders import list_folder

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.building import build_method
-from msvq.completion import complete
-from msvq.config import resolve
+from msvq.config.adapt import complete
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.precision import autocast
 from msvq.data.loader import Loader

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.files import write_text
 from msvq.core.precision import resolve_precision

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from docs.keywords import KEYWORDS
 from docs.source_reading import comments_of
-from msvq.config import Settings, recipe_names
+from msvq.config.resolve import Settings, recipe_names
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
 from msvq.methods.overview import overview
@@ -157,6 +157,6 @@ def recipes_page() -> str:
         "the files.\n"
     ]
     for name in recipe_names():
-        text = (files("msvq.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+        text = (files("msvq.config.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
         parts.append(f"## {name}\n\n```yaml\n{text.rstrip()}\n```\n")
     return "\n".join(parts)

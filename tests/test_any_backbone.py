@@ -16,7 +16,7 @@ from torch import Tensor
 import msvq
 from msvq.building import build_method
 from msvq.cli import main
-from msvq.config import Settings, resolve
+from msvq.config.resolve import Settings, resolve
 from msvq.core.errors import BadInput
 from msvq.evaluation import evaluate
 from msvq.measure.bench import bench

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from msvq.config import read_recipe, recipe_names, resolve
+from msvq.config.resolve import read_recipe, recipe_names, resolve
 from msvq.core.errors import BadInput
 from msvq.core.schema import known_keys
 from msvq.data.augment import STRONG, WEAK
@@ -49,7 +49,7 @@ def test_every_recipe_suits_every_method(recipe: str, method: str) -> None:
 
 def test_every_recipe_has_a_header_with_its_command() -> None:
     for name in recipe_names():
-        text = (Path("src/msvq/recipes") / f"{name}.yaml").read_text()
+        text = (Path("src/msvq/config/recipes") / f"{name}.yaml").read_text()
         header = text[: text.index("\n\n")]
         assert all(line.startswith("#") for line in header.splitlines())
         for word in ("Command:", "Expected:", "Hours:"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
 from msvq.demo import MADE_BY, demo
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.directory import start_directory
 
 

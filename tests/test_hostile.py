@@ -39,7 +39,7 @@ from PIL import Image
 
 import msvq
 from msvq.cli import main
-from msvq.config import read_config, resolve
+from msvq.config.resolve import read_config, resolve
 from msvq.core.errors import BadInput
 from msvq.data.hub import open_hub
 from msvq.methods import METHODS

@@ -11,8 +11,8 @@ import torch
 
 import msvq
 from msvq.cli import main
-from msvq.completion import check_unchanged, complete, with_findings
-from msvq.config import Settings, resolve
+from msvq.config.adapt import check_unchanged, complete, with_findings
+from msvq.config.resolve import Settings, resolve
 from msvq.data.sources import open_dataset
 from msvq.methods import METHODS, Method
 from msvq.resuming import Saved

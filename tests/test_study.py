@@ -14,8 +14,8 @@ import msvq
 from msvq import analysis, evaluation
 from msvq import study as studying
 from msvq.building import build_method
-from msvq.completion import complete
-from msvq.config import Settings, resolve
+from msvq.config.adapt import complete
+from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.loader import Loader

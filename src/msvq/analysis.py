@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.completion import complete
+from msvq.config.adapt import complete
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import check_precision, resolve_device, resolve_precision

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import DataSet

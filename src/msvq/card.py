@@ -12,7 +12,7 @@ from pydantic import BaseModel, FiniteFloat, PositiveInt
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.checksums import sealed
 from msvq.core.files import write_atomically, write_text
 from msvq.core.version import __version__

@@ -19,7 +19,7 @@ import torchvision
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text

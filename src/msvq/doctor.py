@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
-from msvq.completion import fit_to_data
-from msvq.config import Settings, resolve
+from msvq.config.adapt import fit_to_data
+from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.core.places import packs
 from msvq.data.inspection import Copies, Inspection, find_copies, inspect_pictures

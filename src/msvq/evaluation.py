@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config import assign, parse_assignment
+from msvq.config.resolve import assign, parse_assignment
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text

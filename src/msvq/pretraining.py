@@ -10,8 +10,8 @@ from rich.console import Console
 
 from msvq.building import build_method, make_augment
 from msvq.card import save_encoder
-from msvq.completion import complete, fit_to_data
-from msvq.config import Settings, resolve
+from msvq.config.adapt import complete, fit_to_data
+from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.core.launch import is_first

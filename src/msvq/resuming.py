@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from msvq.card import misfit
-from msvq.completion import check_unchanged, with_findings
-from msvq.config import Settings, read_config
+from msvq.config.adapt import check_unchanged, with_findings
+from msvq.config.resolve import Settings, read_config
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text

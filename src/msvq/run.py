@@ -17,7 +17,7 @@ from safetensors.torch import load as read_weights
 from torch import Tensor
 
 from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
-from msvq.config import Settings, read_config
+from msvq.config.resolve import Settings, read_config
 from msvq.core.checksums import Damaged, unsealed
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home, write_atomically
 from msvq.core.user_code import is_code

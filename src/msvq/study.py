@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.building import build_method, make_augment
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.console import Display
 from msvq.core.distributed import in_shares
 from msvq.core.errors import BadInput

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import msvq
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.hub import open_hub

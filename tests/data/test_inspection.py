@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
-from msvq.completion import fit_to_data
-from msvq.config import Settings, resolve
+from msvq.config.adapt import fit_to_data
+from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.data import inspection
 from msvq.data.decode import FACTS, examine, facts_of

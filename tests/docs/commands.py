@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from msvq.cli import UsageError, app
-from msvq.config import assign, parse_assignment, resolve
+from msvq.config.resolve import assign, parse_assignment, resolve
 from msvq.core.errors import BadInput
 from msvq.core.user_code import is_code
 from msvq.evaluate.protocols import PROTOCOLS

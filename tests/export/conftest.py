@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import msvq
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
 from msvq.export.subject import Subject, read_subject

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from msvq.cli import main
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.augment import Augment

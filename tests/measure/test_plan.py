@@ -11,7 +11,7 @@ from PIL import Image
 
 import msvq.measure.advice
 from msvq.cli import main
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.evaluate.knn import SIMILARITIES
 from msvq.measure.advice import Alternative, advise, duration, gigabytes

@@ -7,7 +7,7 @@ import pytest
 
 import msvq
 from msvq.cli import main
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Batch
 from msvq.methods.unmix import UnMix, paste_box

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from msvq.config import read_recipe, resolve
+from msvq.config.resolve import read_recipe, resolve
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS
 from msvq.reproduce.cells import SCALES, Cell, check_same, difference, find_scale, is_finished, make_cell

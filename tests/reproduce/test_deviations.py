@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from msvq.config import assign, parse_assignment, resolve
+from msvq.config.resolve import assign, parse_assignment, resolve
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
 

@@ -6,7 +6,7 @@ import pytest
 from tests.retrieve.conftest import NUM, save_arrays
 
 import msvq
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
 from msvq.retrieve.source import open_source
 

@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from msvq.config.train_settings import TrainSettings
 from msvq.core.distributed import in_shares, rank
 from msvq.data.augment import STRONG, WEAK, Augment, ViewSettings
 from msvq.data.loader import Loader
@@ -24,7 +25,6 @@ from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
 from msvq.train.distributed import joined
 from msvq.train.progress import TrainingDisplay
-from msvq.train.settings import TrainSettings
 from msvq.train.trainer import Trainer
 
 SMALL = {"queue_size": 64, "hidden_dim": 16, "output_dim": 8}

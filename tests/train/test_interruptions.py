@@ -17,7 +17,7 @@ from faults.small import differences
 import msvq
 from msvq.cli import main
 from msvq.cli.training import how_to_go_on
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.train.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
 from msvq.train.runlog import RunLog
 from msvq.train.signals import Interrupted, Interruptions

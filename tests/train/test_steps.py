@@ -12,7 +12,8 @@ from rich.console import Console
 from torch import nn
 
 import msvq
-from msvq.config import resolve
+from msvq.config.resolve import resolve
+from msvq.config.train_settings import TrainSettings
 from msvq.core.errors import BadInput
 from msvq.core.memory import TRIM_THRESHOLD, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
@@ -23,7 +24,6 @@ from msvq.model.teacher import Network, Teacher
 from msvq.train.compilation import compile_networks
 from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
 from msvq.train.progress import TrainingDisplay
-from msvq.train.settings import TrainSettings
 from msvq.train.trainer import NonFiniteLoss, Trainer
 
 SMALL = [

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device

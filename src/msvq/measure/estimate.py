@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.decode import Unreadable, decode

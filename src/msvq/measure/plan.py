@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config import Settings, recipe_names, resolve
+from msvq.config.resolve import Settings, recipe_names, resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.places import packs

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from msvq.building import build_method
-from msvq.completion import complete, fit_to_data
-from msvq.config import Settings
+from msvq.config.adapt import complete, fit_to_data
+from msvq.config.resolve import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.precision import resolve_device
 from msvq.measure.estimate import estimate

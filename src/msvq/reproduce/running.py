@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from msvq.config import resolve
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home

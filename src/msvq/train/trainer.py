@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from msvq.config.train_settings import TrainSettings
 from msvq.core.distributed import average, gather, largest, own_rows, world_size
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_first
@@ -25,7 +26,6 @@ from msvq.train.listeners import Listeners
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.progress import TrainingDisplay
 from msvq.train.runlog import RunLog
-from msvq.train.settings import TrainSettings
 from msvq.train.signals import Interrupted, Interruptions
 
 SMALLEST_SCALE = 1e-3  # of a loss in fp16: gradients that overflow even so are not finite at all

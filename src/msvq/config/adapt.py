@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from msvq.config import Settings
+from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home
 from msvq.core.precision import resolve_precision

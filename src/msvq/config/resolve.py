@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
+from msvq.config.train_settings import TrainSettings
 from msvq.core.errors import BadInput, unknown
 from msvq.core.schema import Section, explain, known_keys
 from msvq.core.user_code import is_code, not_allowed
@@ -18,7 +19,6 @@ from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
-from msvq.train.settings import TrainSettings
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 
@@ -68,7 +68,9 @@ def read_config(path: Path) -> Settings:
 
 def recipe_names() -> list[str]:
     """The recipes that come with the package."""
-    return sorted(f.name.removesuffix(".yaml") for f in files("msvq.recipes").iterdir() if f.name.endswith("yaml"))
+    return sorted(
+        f.name.removesuffix(".yaml") for f in files("msvq.config.recipes").iterdir() if f.name.endswith("yaml")
+    )
 
 
 def read_recipe(recipe: str | Path) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
         except UnicodeDecodeError:
             raise BadInput(f"recipe {str(path)!r} is not a text file, or damaged") from None
     elif str(recipe) in recipe_names():
-        text = (files("msvq.recipes") / f"{recipe}.yaml").read_text(encoding="utf-8")
+        text = (files("msvq.config.recipes") / f"{recipe}.yaml").read_text(encoding="utf-8")
     else:
         raise unknown("recipe", str(recipe), recipe_names())
     try:

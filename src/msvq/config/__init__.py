@@ -1,0 +1,1 @@
+"""Typed settings: recipes, how a run's are put together, and what data and machine decide of them."""
