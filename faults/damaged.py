@@ -17,9 +17,9 @@ from faults.small import Row, differences, train
 from msvq.core.console import Display
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
-from msvq.train.checkpoint import load_checkpoint, read_checkpoint
+from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
+from msvq.runs.weights import load_encoder
 from msvq.train.trainer import Trainer
-from msvq.weights import load_encoder
 
 
 def damage(folder: Path, quick: bool) -> list[Row]:

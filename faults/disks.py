@@ -13,7 +13,7 @@ from unittest import mock
 
 from faults.small import Child, Row, assert_same, train
 from msvq.resuming import has_checkpoint
-from msvq.train.checkpoint import read_checkpoint
+from msvq.runs.checkpoint import read_checkpoint
 
 
 def full_disk(folder: Path, quick: bool) -> Row:
@@ -52,7 +52,7 @@ def _fail_after(stage: str, calls: int, code: int) -> None:
     elif stage == "replace":
         mock.patch.object(Path, "replace", failing(Path.replace)).start()
     else:
-        from msvq.train import checkpoint
+        from msvq.runs import checkpoint
 
         real = checkpoint._Summed
 

@@ -14,7 +14,7 @@ import torch
 import msvq
 from msvq.data import sources
 from msvq.evaluate.diagnostics import gallery
-from msvq.train.checkpoint import read_checkpoint
+from msvq.runs.checkpoint import read_checkpoint
 
 SETTINGS = [
     *("backbone.width=4", "data.limit=160", "data.size=16", "data.test_size=16", "train.batch_size=16"),

@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 
 from faults.small import SETTINGS, Row, assert_same, train
-from msvq.train.checkpoint import read_checkpoint
+from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.trainer import NonFiniteLoss, Trainer
 
 

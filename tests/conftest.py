@@ -59,7 +59,7 @@ def _small_maps_and_no_figures() -> Iterator[None]:
         def few(*arguments: Any, num: int) -> None:
             save_map(*arguments, num=min(num, 30))
 
-        patch.setattr("msvq.study.save_map", few)
+        patch.setattr("msvq.runs.finished.save_map", few)
         patch.setattr("msvq.evaluate.diagnostics.gallery.LOOKED_AT", 3)
         patch.setattr("msvq.pretraining.write_report", partial(write_report, figures=False))
         yield

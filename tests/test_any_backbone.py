@@ -18,13 +18,13 @@ from msvq.building import build_method
 from msvq.cli import main
 from msvq.config.resolve import Settings, resolve
 from msvq.core.errors import BadInput
-from msvq.evaluation import evaluate
 from msvq.measure.bench import bench
 from msvq.model import backbones
 from msvq.model.backbones import ResNet
+from msvq.runs.evaluate import evaluate
+from msvq.runs.weights import load_encoder
 from msvq.starting import KEPT, find_start
 from msvq.train.trainer import Trainer
-from msvq.weights import load_encoder
 
 pytest.importorskip("timm")
 

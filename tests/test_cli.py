@@ -242,7 +242,7 @@ def test_a_full_disk_is_told_with_what_the_command_can_do(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(place, full)
-    monkeypatch.setattr("msvq.run.load", lambda *arguments, **options: None)
+    monkeypatch.setattr("msvq.api.load", lambda *arguments, **options: None)
     words = [str(tmp_path)] if command == "export" else []
     answer = shell("--debug", command, *words, "--out", str(tmp_path / "x"))
     assert answer.code == 2

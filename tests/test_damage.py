@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from tests.damage import PLACES, flip, suffer, write_new
 
 import msvq
+from msvq.api import CARD, WEIGHTS, Run
 from msvq.cli import main
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -28,8 +29,7 @@ from msvq.data.arrays import read_arrays
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
 from msvq.data.workers import Result, Task, perform
-from msvq.run import CARD, WEIGHTS, Run
-from msvq.weights import load_encoder
+from msvq.runs.weights import load_encoder
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from msvq.config.resolve import Settings
-from msvq.directory import start_directory
+from msvq.runs.run_dir import start_directory
 
 
 def test_a_linked_folder_is_emptied_and_the_link_stays(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from msvq.core.errors import BadInput
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import open_dataset
 from msvq.evaluate.linear import LinearSettings
-from msvq.evaluation import LONGEST_NAME, _settings, evaluate, identity, open_for, save_result
+from msvq.runs.evaluate import LONGEST_NAME, _settings, evaluate, identity, open_for, save_result
 
 RESULT: dict[str, Any] = {
     **{"kind": "linear", "data": "x", "data_fingerprint": "0123456789", "transfer": False, "checkpoint": "last"},

@@ -38,13 +38,13 @@ import yaml
 from PIL import Image
 
 import msvq
+from msvq.api import CARD, WEIGHTS, Run
 from msvq.cli import main
 from msvq.config.resolve import read_config, resolve
 from msvq.core.errors import BadInput
 from msvq.data.hub import open_hub
 from msvq.methods import METHODS
-from msvq.run import CARD, WEIGHTS, Run
-from msvq.weights import load_encoder
+from msvq.runs.weights import load_encoder
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 FAST = [word for setting in SMALL for word in ("--set", setting)] + ["--epochs", "1"]

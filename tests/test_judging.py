@@ -17,9 +17,9 @@ from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.sources import open_dataset
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PROTOCOLS
-from msvq.evaluation import evaluate
 from msvq.report.records import read_record
-from msvq.weights import load_encoder, load_method
+from msvq.runs.evaluate import evaluate
+from msvq.runs.weights import load_encoder, load_method
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
 

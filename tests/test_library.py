@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msvq.analysis.write_report", lambda path: write_report(path, figures=False))
+    monkeypatch.setattr("msvq.runs.analyze.write_report", lambda path: write_report(path, figures=False))
 
 
 def test_protocols_give_typed_results(run: msvq.Run) -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 import msvq
 from msvq.cli import main
-from msvq.train.checkpoint import read_checkpoint
+from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=2", "method.hidden_dim=8", "data.workers=1", "train.warmup_epochs=0"]

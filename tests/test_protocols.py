@@ -18,9 +18,9 @@ from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.linear import LinearSettings
 from msvq.evaluate.protocols import Subject, by_knn
-from msvq.evaluation import measure, save_result
 from msvq.model.backbones import BackboneSettings
 from msvq.report.page import write_report
+from msvq.runs.evaluate import measure, save_result
 from msvq.train.limits import OutOfMemory
 
 NUM = 24

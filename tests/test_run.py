@@ -15,7 +15,7 @@ from PIL import Image
 import msvq
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.weights import feeding
+from msvq.runs.weights import feeding
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64"]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import msvq
 from msvq import analysis, evaluation
-from msvq import study as studying
+from msvq.api import Run
 from msvq.building import build_method
 from msvq.config.adapt import complete
 from msvq.config.resolve import Settings, resolve
@@ -22,11 +22,11 @@ from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
 from msvq.data.store import DataSet
 from msvq.evaluate import knn
-from msvq.evaluation import evaluate
 from msvq.methods import Method
 from msvq.report.records import read_record
-from msvq.run import Run
-from msvq.study import study
+from msvq.runs import finished as studying
+from msvq.runs.evaluate import evaluate
+from msvq.runs.finished import study
 
 CPU = torch.device("cpu")
 QUIET = Console(quiet=True)

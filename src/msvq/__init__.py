@@ -7,10 +7,10 @@ from msvq.core.errors import BadInput
 from msvq.core.version import __version__
 
 if TYPE_CHECKING:
+    from msvq.api import Embedded, Run, load
     from msvq.embedder import Embedder
     from msvq.pretraining import pretrain
-    from msvq.results import Accuracy, Analysis
-    from msvq.run import Embedded, Run, load
+    from msvq.runs.results import Accuracy, Analysis
     from msvq.train.listeners import Callback
 
 __all__ = [
@@ -28,13 +28,13 @@ __all__ = [
 
 # Where a name that needs PyTorch lives: it is imported when it is first used, so `msvq --help` need not wait for it.
 _HOMES = {
-    "Accuracy": "results",
-    "Analysis": "results",
+    "Accuracy": "runs.results",
+    "Analysis": "runs.results",
     "Callback": "train.listeners",
-    "Embedded": "run",
+    "Embedded": "api",
     "Embedder": "embedder",
-    "Run": "run",
-    "load": "run",
+    "Run": "api",
+    "load": "api",
     "pretrain": "pretraining",
 }
 

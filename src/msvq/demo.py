@@ -7,6 +7,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from msvq.api import Run
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.core.run_files import is_run
@@ -15,7 +16,6 @@ from msvq.evaluate.knn import knn_accuracy
 from msvq.pretraining import pretrain
 from msvq.report.page import write_report
 from msvq.resuming import barely_begun, has_checkpoint
-from msvq.run import Run
 
 MADE_BY = "msvq demo"
 

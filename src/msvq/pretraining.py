@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from msvq.api import Run, load
 from msvq.building import build_method, make_augment
-from msvq.card import save_encoder
 from msvq.config.adapt import complete, fit_to_data
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
@@ -20,7 +20,6 @@ from msvq.core.run_files import is_run
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import DataSet
-from msvq.directory import add_skipped, check_choice, check_out, environment, locked, start_directory
 from msvq.evaluate.diagnostics.collapse import Verdict
 from msvq.evaluate.diagnostics.health import HealthMonitor
 from msvq.evaluate.diagnostics.monitor import AnalysisMonitor
@@ -30,10 +29,11 @@ from msvq.evaluate.protocols import check_protocols
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
-from msvq.run import Run, load
+from msvq.runs.checkpoint import sweep
+from msvq.runs.encoder_card import save_encoder
+from msvq.runs.finished import pair_function, study
+from msvq.runs.run_dir import add_skipped, check_choice, check_out, environment, locked, start_directory
 from msvq.starting import Start, find_start
-from msvq.study import pair_function, study
-from msvq.train.checkpoint import sweep
 from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
 from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.listeners import Callback, Listeners

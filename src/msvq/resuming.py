@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from torch import nn
 
-from msvq.card import misfit
 from msvq.config.adapt import check_unchanged, with_findings
 from msvq.config.resolve import Settings, read_config
 from msvq.core.console import Display
@@ -16,7 +15,8 @@ from msvq.core.files import write_text
 from msvq.core.launch import is_first, num_processes
 from msvq.core.run_files import is_run
 from msvq.data.store import DataSet
-from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint
+from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint
+from msvq.runs.encoder_card import misfit
 
 
 class Saved(NamedTuple):

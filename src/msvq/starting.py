@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from msvq.api import WEIGHTS, load
 from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home, write_atomically
@@ -16,8 +17,7 @@ from msvq.core.user_code import is_code
 from msvq.model.backbones import LIBRARY, make_backbone
 from msvq.model.initial import Fit, fit, read_weights
 from msvq.model.libraries import library_weights
-from msvq.run import WEIGHTS, load
-from msvq.weights import checkpoint_path, encoder_state, read_state
+from msvq.runs.weights import checkpoint_path, encoder_state, read_state
 
 KEPT = "initial.safetensors"  # in the run directory: what the encoder was before training
 LISTED = 12  # names of what was left out

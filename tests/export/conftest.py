@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import msvq
+from msvq.api import save_encoder
 from msvq.config.resolve import resolve
 from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
 from msvq.export.subject import Subject, read_subject
 from msvq.model.backbones import make_backbone
-from msvq.run import save_encoder
 
 MakeRun = Callable[..., msvq.Run]
 

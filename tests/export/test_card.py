@@ -16,7 +16,7 @@ from msvq.export.folder import config, example, training
 from msvq.export.formats import make_plan
 from msvq.export.results import measured
 from msvq.export.subject import Subject, read_subject
-from msvq.train.checkpoint import write_checkpoint
+from msvq.runs.checkpoint import write_checkpoint
 
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
 CHECKED: dict[str, Any] = {

@@ -20,7 +20,7 @@ import msvq
 from msvq.cli import main
 from msvq.export import FORMATS, export_run
 from msvq.export.exporting import check_out, in_place_of
-from msvq.weights import load_encoder
+from msvq.runs.weights import load_encoder
 
 FILES = {"README.md", "config.json", "example.py", "manifest.json", "preprocess.py", "preprocessor_config.json"}
 MODELS = {

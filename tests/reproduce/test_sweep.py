@@ -25,7 +25,7 @@ from msvq.reproduce.running import prepare, reproduce
 from msvq.reproduce.showing import show
 from msvq.reproduce.sweep import MANIFEST, make_tasks
 from msvq.reproduce.worker import Held
-from msvq.train.runlog import read_metrics
+from msvq.runs.metrics import read_metrics
 from msvq.train.signals import Interrupted
 
 ROWS = ["mocov2", "msv", "msvq"]

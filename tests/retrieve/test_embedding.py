@@ -30,7 +30,7 @@ from msvq.retrieve.encoder import CHUNK, Embedder, open_embedder
 from msvq.retrieve.formats import WRITERS
 from msvq.retrieve.parts import Parts
 from msvq.retrieve.source import Positions, _Files, open_source
-from msvq.weights import load_encoder
+from msvq.runs.weights import load_encoder
 
 
 @pytest.fixture

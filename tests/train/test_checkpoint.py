@@ -10,8 +10,8 @@ import torch
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
-from msvq.train import checkpoint
-from msvq.train.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
+from msvq.runs import checkpoint
+from msvq.runs.checkpoint import load_checkpoint, save_checkpoint, write_checkpoint
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:

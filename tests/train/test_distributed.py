@@ -24,7 +24,7 @@ from msvq.cli import main
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import ResNet
-from msvq.train.checkpoint import read_checkpoint
+from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 

@@ -18,8 +18,8 @@ import msvq
 from msvq.cli import main
 from msvq.cli.training import how_to_go_on
 from msvq.config.resolve import Settings
-from msvq.train.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
-from msvq.train.runlog import RunLog
+from msvq.runs.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
+from msvq.runs.metrics import RunLog
 from msvq.train.signals import Interrupted, Interruptions
 from msvq.train.trainer import Trainer
 

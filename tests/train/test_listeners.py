@@ -11,9 +11,9 @@ import pytest
 
 import msvq
 from msvq.data.patterns import make_patterns
-from msvq.train.checkpoint import read_checkpoint
+from msvq.runs.checkpoint import read_checkpoint
+from msvq.runs.metrics import RunLog, read_metrics
 from msvq.train.listeners import Line, Listeners
-from msvq.train.runlog import RunLog, read_metrics
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
 SMALL += ["evaluate.every=1", "analyze.map=0"]

@@ -34,8 +34,8 @@ def export(
     It is loaded back by its own library in a fresh process first: no feature may differ by more than 0.0001.
     Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
     """
+    from msvq.api import load
     from msvq.export import export_run
-    from msvq.run import load
 
     done = export_run(
         load(run, backbone=backbone),

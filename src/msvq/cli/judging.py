@@ -47,7 +47,7 @@ def evaluate(
     Labels of the training pictures teach the classifier; the test pictures only report.
     Example: msvq evaluate runs/cifar10 --protocol probe --labels 0.1
     """
-    from msvq import evaluation
+    from msvq.runs import evaluate as evaluation
 
     result, path = evaluation.evaluate(
         run,
@@ -86,7 +86,7 @@ def analyze(
     Draws the embedding map anew and rewrites the report, which shows the last checkpoint; what is found in another one
     is in RUN/eval under its name. Example: msvq analyze runs/cifar10
     """
-    from msvq import analysis
+    from msvq.runs import analyze as analysis
 
     result = analysis.analyze(
         run,

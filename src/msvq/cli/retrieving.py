@@ -51,9 +51,9 @@ def embed(
     A command that was interrupted goes on when it is given again. Pictures that cannot be read are listed beside
     the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
     """
+    from msvq.api import load
     from msvq.retrieve.embedding import embed as run_embed
     from msvq.retrieve.embedding import tell_skipped
-    from msvq.run import load
 
     with _resumable():
         written = run_embed(
@@ -101,9 +101,9 @@ def search(
     The features of the data are kept, and brought up to date when pictures or the encoder change. Every picture is
     compared: nothing is approximated. Example: msvq search runs/photos --data ~/photos --query beach.jpg --html b.html
     """
+    from msvq.api import load
     from msvq.retrieve import showing
     from msvq.retrieve.searching import search as run_search
-    from msvq.run import load
 
     with _resumable():
         found = run_search(
@@ -153,9 +153,9 @@ def duplicates(
     'msvq doctor' needs no encoder and compares pixels: it finds files that are equal or look equal at a small size.
     Example: msvq duplicates runs/photos --data ~/photos --out duplicates.csv
     """
+    from msvq.api import load
     from msvq.retrieve import showing
     from msvq.retrieve.duplicates import find_duplicates
-    from msvq.run import load
 
     with _resumable():
         found = find_duplicates(

@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 
 from msvq.core.precision import Precision
 from msvq.core.schema import Section
-from msvq.train.checkpoint import parse_cadence
+from msvq.runs.checkpoint import parse_cadence
 
 
 def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:

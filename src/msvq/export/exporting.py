@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from msvq.api import Run, load
 from msvq.core.checksums import hash_files
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -18,7 +19,6 @@ from msvq.export.folder import backbone, write_folder
 from msvq.export.formats import check_format, make_plan
 from msvq.export.subject import Subject, read_subject
 from msvq.export.verify import verify
-from msvq.run import Run, load
 
 MANIFEST = "manifest.json"
 MAKER = "msvq export"  # by which a manifest of ours is known

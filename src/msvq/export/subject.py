@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from msvq.run import CARD, Run
-from msvq.weights import feeding, load_encoder
+from msvq.api import CARD, Run
+from msvq.runs.weights import feeding, load_encoder
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from msvq.evaluate.neighbours import NUM_BANK
 from msvq.measure.machine import forget_peak, held_memory, peak_memory
 from msvq.measure.rehearsal import Rehearsal, Scene, rehearse
 from msvq.measure.timing import READ, stages, synchronise, time_steps
-from msvq.train.checkpoint import parse_cadence
+from msvq.runs.checkpoint import parse_cadence
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.train.runlog import read_metrics
+from msvq.runs.metrics import read_metrics
 
 Points = list[tuple[float, float]]
 

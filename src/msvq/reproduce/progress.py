@@ -14,7 +14,7 @@ from msvq.core.console import printable
 from msvq.data.official import OFFICIAL
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
 from msvq.reproduce.cells import Cell, Task, is_finished
-from msvq.train.runlog import read_metrics
+from msvq.runs.metrics import read_metrics
 
 STL10_LABELLED = 5_000
 # How often a protocol takes all labelled and test pictures, in time: a probe takes their features once, and then fits.

@@ -18,9 +18,9 @@ from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
-from msvq.directory import LOCK, is_temporary, locked
 from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
+from msvq.runs.run_dir import LOCK, is_temporary, locked
 from msvq.train.signals import Interrupted, Interruptions
 
 MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"

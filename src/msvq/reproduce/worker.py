@@ -20,20 +20,20 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from msvq.api import Run
 from msvq.building import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
-from msvq.directory import LOCK
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
-from msvq.evaluation import evaluate, open_for
 from msvq.measure.machine import forget_peak, peak_memory
 from msvq.pretraining import pretrain
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
-from msvq.run import Run
+from msvq.runs.evaluate import evaluate, open_for
+from msvq.runs.run_dir import LOCK
+from msvq.runs.weights import load_encoder
 from msvq.train.signals import Interruptions
-from msvq.weights import load_encoder
 
 PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave
 MAP_PICTURES = 500  # of the figure, where a run has drawn no map itself

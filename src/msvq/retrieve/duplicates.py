@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from msvq.api import Run, load
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
@@ -18,7 +19,6 @@ from msvq.retrieve.formats import check_apart, check_file
 from msvq.retrieve.index import open_index
 from msvq.retrieve.page import Cell, Group, make_thumbnails, named_class, write_page
 from msvq.retrieve.source import Positions, Source, open_source
-from msvq.run import Run, load
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this

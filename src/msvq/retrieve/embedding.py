@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
@@ -20,7 +21,6 @@ from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.formats import Table, check_apart, writer_for
 from msvq.retrieve.parts import Parts, check_batch_size, check_ours, check_readable
 from msvq.retrieve.source import open_source
-from msvq.run import Run, load
 from msvq.train.limits import OutOfMemory
 
 BATCH_SIZE = 256

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from msvq.api import Run
 from msvq.core.errors import BadInput
 from msvq.core.precision import check_precision, resolve_device, resolve_precision
 from msvq.core.user_code import is_code
 from msvq.evaluate.features import extract_features
 from msvq.model.libraries import is_library
-from msvq.run import Run
+from msvq.runs.weights import Weights, feeding, load_encoder
 from msvq.train.limits import or_too_large
-from msvq.weights import Weights, feeding, load_encoder
 
 # On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
 # on the shape of the whole batch in the last bits, and so would not on --batch-size.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home
@@ -17,7 +18,6 @@ from msvq.retrieve.formats import check_file
 from msvq.retrieve.index import Index, open_index, unit_rows
 from msvq.retrieve.page import Cell, Group, make_thumbnails, named_class, write_page
 from msvq.retrieve.source import Positions, Source, open_source
-from msvq.run import Run, load
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.api import Run
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.data.decode import header_size
@@ -17,7 +18,6 @@ from msvq.data.listing import Listing
 from msvq.data.sources import ARRAYS, DataSettings, absolute, is_path, locate
 from msvq.data.splits import Splits
 from msvq.data.workers import Result, Workers
-from msvq.run import Run
 
 SplitName = Literal["all", "train", "test"]
 Positions = NDArray[np.int64]

@@ -8,18 +8,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from msvq.api import Run, load
 from msvq.config.adapt import complete
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
-from msvq.evaluation import open_for
 from msvq.methods import METHODS
 from msvq.report.page import write_report
-from msvq.run import Run, load
-from msvq.study import study
-from msvq.train.runlog import finite
-from msvq.weights import load_method
+from msvq.runs.evaluate import open_for
+from msvq.runs.finished import study
+from msvq.runs.metrics import finite
+from msvq.runs.weights import load_method
 
 
 def analyze(

@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_weights
 from torch import Tensor
 
-from msvq.card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
 from msvq.config.resolve import Settings, read_config
 from msvq.core.checksums import Damaged, unsealed
 from msvq.core.errors import BadInput
@@ -26,9 +25,10 @@ from msvq.data.given import PORTION, are_files, as_pictures, at_hand, decode_fil
 from msvq.data.workers import Result
 from msvq.evaluate.features import extract_features
 from msvq.model.backbones import BackboneSettings, Encoder, make_backbone, register_backbone
-from msvq.results import Accuracy, Analysis, Judging, Looking
-from msvq.train.checkpoint import LAST
-from msvq.train.runlog import read_metrics
+from msvq.runs.checkpoint import LAST
+from msvq.runs.encoder_card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
+from msvq.runs.metrics import read_metrics
+from msvq.runs.results import Accuracy, Analysis, Judging, Looking
 
 __all__ = ["CARD", "WEIGHTS", "Embedded", "Run", "load", "save_encoder"]
 
@@ -109,7 +109,7 @@ class Run:
     @cached_property
     def _in_use(self) -> tuple[Encoder, dict[str, Any]]:
         """The encoder, and how to feed it: size, mean, std and feature_dim."""
-        from msvq.weights import feeding, load_encoder  # it builds on runs
+        from msvq.runs.weights import feeding, load_encoder  # it builds on runs
 
         finished = (self.path / CARD).is_file()
         encoder = self._finished_encoder() if finished else cast(Encoder, load_encoder(self).encoder)
@@ -232,7 +232,7 @@ class Run:
         return self._judge("finetune", {"depth": depth, "epochs": epochs}, options)
 
     def _judge(self, protocol: str, changes: dict[str, Any], options: Judging) -> Accuracy:
-        from msvq.evaluation import evaluate  # it builds on runs
+        from msvq.runs.evaluate import evaluate  # it builds on runs
 
         named = [f"{key}={value}" for key, value in changes.items() if value is not None]
         options["overrides"] = [*named, *options.get("overrides", ())]
@@ -244,7 +244,7 @@ class Run:
 
         `method`: the file of a method of one's own, which is run only because it is named here.
         """
-        from msvq.analysis import analyze
+        from msvq.runs.analyze import analyze
 
         found = analyze(self, method=method, **options)
         judged = found["verdict"]

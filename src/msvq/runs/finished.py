@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.api import Run
 from msvq.building import build_method, make_augment
 from msvq.config.resolve import Settings
 from msvq.core.console import Display
@@ -30,11 +31,10 @@ from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.neighbours import save_neighbours
 from msvq.evaluate.protocols import PROTOCOLS, Subject
-from msvq.evaluation import PRECISION, identity, measure, save_result
 from msvq.methods import Method
-from msvq.run import Run
+from msvq.runs.evaluate import PRECISION, identity, measure, save_result
+from msvq.runs.metrics import finite
 from msvq.starting import KEPT, kept_start
-from msvq.train.runlog import finite
 
 ALIGNED = 2000  # pictures of which two views are compared
 

@@ -10,15 +10,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from msvq.card import Feeding, misfit
+from msvq.api import CARD, WEIGHTS, Run
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home
 from msvq.core.user_code import is_code, not_allowed
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
-from msvq.run import CARD, WEIGHTS, Run
-from msvq.train.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
+from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
+from msvq.runs.encoder_card import Feeding, misfit
 
 
 class Weights(NamedTuple):

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from msvq.api import Run, load
 from msvq.config.resolve import assign, parse_assignment
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -26,8 +27,7 @@ from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import DataSet
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
-from msvq.run import Run, load
-from msvq.weights import feeding, load_encoder
+from msvq.runs.weights import feeding, load_encoder
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine
 BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
