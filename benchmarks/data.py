@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msvq.building import build_method
 from msvq.config.adapt import complete
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
@@ -39,7 +38,8 @@ from msvq.data.sources import DataSettings, open_dataset, open_files, probe_size
 from msvq.data.store import Pictures
 from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
-from msvq.pretraining import make_trainer
+from msvq.train.build import build_method
+from msvq.train.pretrain import make_trainer
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 

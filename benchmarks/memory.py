@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msvq.building import build_method
 from msvq.config.adapt import complete
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
@@ -28,7 +27,8 @@ from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
-from msvq.pretraining import make_trainer
+from msvq.train.build import build_method
+from msvq.train.pretrain import make_trainer
 from msvq.train.progress import TrainingDisplay
 
 

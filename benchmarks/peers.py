@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.building import build_method
 from msvq.config.adapt import complete
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
@@ -28,7 +27,8 @@ from msvq.data.store import DataSet, Pictures
 from msvq.methods import Batch
 from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
-from msvq.pretraining import make_trainer
+from msvq.train.build import build_method
+from msvq.train.pretrain import make_trainer
 from msvq.train.progress import TrainingDisplay
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder

@@ -26,7 +26,7 @@ PARTS = (
     "msvq.core.random_state",
     "msvq.data.augment",
 )
-TYPES = {"Callback": ("msvq.train.listeners", ("Line", "Callback"))}  # names for types, and what they are made of
+TYPES = {"Callback": ("msvq.train.callbacks", ("Line", "Callback"))}  # names for types, and what they are made of
 EXAMPLE = re.compile(r"\s*Examples?: (?P<commands>.*)\Z", re.DOTALL)
 
 

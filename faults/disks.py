@@ -12,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 from faults.small import Child, Row, assert_same, train
-from msvq.resuming import has_checkpoint
 from msvq.runs.checkpoint import read_checkpoint
+from msvq.train.resume import has_checkpoint
 
 
 def full_disk(folder: Path, quick: bool) -> Row:

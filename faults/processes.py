@@ -14,8 +14,8 @@ from PIL import Image
 
 from faults.small import SETTINGS, Child, Row, assert_same, train
 from msvq.data.patterns import make_patterns
-from msvq.resuming import has_checkpoint
 from msvq.runs.checkpoint import read_checkpoint
+from msvq.train.resume import has_checkpoint
 
 STREAM = [*(s for s in SETTINGS if not s.startswith("data.limit")), "data.mode=stream", "data.workers=2"]
 

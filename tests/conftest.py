@@ -61,7 +61,7 @@ def _small_maps_and_no_figures() -> Iterator[None]:
 
         patch.setattr("msvq.runs.finished.save_map", few)
         patch.setattr("msvq.evaluate.diagnostics.gallery.LOOKED_AT", 3)
-        patch.setattr("msvq.pretraining.write_report", partial(write_report, figures=False))
+        patch.setattr("msvq.train.pretrain.write_report", partial(write_report, figures=False))
         yield
 
 

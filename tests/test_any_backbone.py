@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import msvq
-from msvq.building import build_method
 from msvq.cli import main
 from msvq.config.resolve import Settings, resolve
 from msvq.core.errors import BadInput
@@ -23,7 +22,8 @@ from msvq.model import backbones
 from msvq.model.backbones import ResNet
 from msvq.runs.evaluate import evaluate
 from msvq.runs.weights import load_encoder
-from msvq.starting import KEPT, find_start
+from msvq.train.build import build_method
+from msvq.train.init_weights import KEPT, find_start
 from msvq.train.trainer import Trainer
 
 pytest.importorskip("timm")

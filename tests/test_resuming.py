@@ -15,7 +15,7 @@ from msvq.config.adapt import check_unchanged, complete, with_findings
 from msvq.config.resolve import Settings, resolve
 from msvq.data.sources import open_dataset
 from msvq.methods import METHODS, Method
-from msvq.resuming import Saved
+from msvq.train.resume import Saved
 
 SMALL = [
     *("backbone.width=4", "data.limit=160", "data.size=16", "data.test_size=16", "train.batch_size=16"),

@@ -13,7 +13,6 @@ from rich.console import Console
 import msvq
 from msvq import analysis, evaluation
 from msvq.api import Run
-from msvq.building import build_method
 from msvq.config.adapt import complete
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
@@ -27,6 +26,7 @@ from msvq.report.records import read_record
 from msvq.runs import finished as studying
 from msvq.runs.evaluate import evaluate
 from msvq.runs.finished import study
+from msvq.train.build import build_method
 
 CPU = torch.device("cpu")
 QUIET = Console(quiet=True)

@@ -9,9 +9,9 @@ from msvq.core.version import __version__
 if TYPE_CHECKING:
     from msvq.api import Embedded, Run, load
     from msvq.embedder import Embedder
-    from msvq.pretraining import pretrain
     from msvq.runs.results import Accuracy, Analysis
-    from msvq.train.listeners import Callback
+    from msvq.train.callbacks import Callback
+    from msvq.train.pretrain import pretrain
 
 __all__ = [
     "Accuracy",
@@ -30,12 +30,12 @@ __all__ = [
 _HOMES = {
     "Accuracy": "runs.results",
     "Analysis": "runs.results",
-    "Callback": "train.listeners",
+    "Callback": "train.callbacks",
     "Embedded": "api",
     "Embedder": "embedder",
     "Run": "api",
     "load": "api",
-    "pretrain": "pretraining",
+    "pretrain": "train.pretrain",
 }
 
 

@@ -13,9 +13,9 @@ from msvq.core.files import write_text
 from msvq.core.run_files import is_run
 from msvq.data.sources import open_dataset
 from msvq.evaluate.knn import knn_accuracy
-from msvq.pretraining import pretrain
 from msvq.report.page import write_report
-from msvq.resuming import barely_begun, has_checkpoint
+from msvq.train.pretrain import pretrain
+from msvq.train.resume import barely_begun, has_checkpoint
 
 MADE_BY = "msvq demo"
 

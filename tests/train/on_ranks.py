@@ -23,7 +23,7 @@ from msvq.data.patterns import make_patterns
 from msvq.data.store import Pictures
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.train.distributed import joined
+from msvq.train.ddp import joined
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 

@@ -73,7 +73,7 @@ import os, sys, time
 from pathlib import Path
 import torch
 from msvq.core.distributed import in_shares, rank
-from msvq.train.distributed import joined
+from msvq.train.ddp import joined
 def work(rows):
     time.sleep(2.5 * rank())
     return torch.arange(4)[rows]

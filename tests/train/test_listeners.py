@@ -13,7 +13,7 @@ import msvq
 from msvq.data.patterns import make_patterns
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.runs.metrics import RunLog, read_metrics
-from msvq.train.listeners import Line, Listeners
+from msvq.train.callbacks import Line, Listeners
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
 SMALL += ["evaluate.every=1", "analyze.map=0"]
@@ -102,7 +102,7 @@ def test_an_error_of_a_callback_comes_after_the_checkpoint(tmp_path: Path, whole
 def test_all_wait_for_what_is_heard_where_somebody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for logger, expected in ((Heard(), [0, "all meet", 1]), (None, [])):
         listeners, order = Listeners([logger] if logger else []), list[object]()
-        monkeypatch.setattr("msvq.train.listeners.wait_for_first", lambda order=order: order.append("all meet"))
+        monkeypatch.setattr("msvq.train.callbacks.wait_for_first", lambda order=order: order.append("all meet"))
         log = RunLog(tmp_path / "metrics.jsonl")
         log.rewind(-1)
         log.write("eval", {"step": 0})

@@ -15,7 +15,7 @@ import pytest
 import msvq
 from msvq.cli import main
 from msvq.data.patterns import make_patterns
-from msvq.train.listeners import Line
+from msvq.train.callbacks import Line
 from msvq.train.loggers import MEMORY, Memory, make_loggers, numbers
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]

@@ -21,7 +21,7 @@ from msvq.data.loader import Loader
 from msvq.data.store import Pictures
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
-from msvq.train.compilation import compile_networks
+from msvq.train.compile import compile_networks
 from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import NonFiniteLoss, Trainer

@@ -100,7 +100,7 @@ def pretrain(
     Examples: msvq pretrain --data ~/photos --out runs/photos
     or: msvq pretrain --data cifar10 --download --out runs/cifar10 --epochs 20
     """
-    from msvq.pretraining import pretrain as run_pretrain
+    from msvq.train.pretrain import pretrain as run_pretrain
 
     before = _written(out)
     try:
@@ -147,7 +147,7 @@ def _written(out: Path) -> int | None:
 def how_to_go_on(out: Path, method: str | None, backbone: str | None = None, auto_resume: bool = False) -> str:
     """What to type after a run was stopped."""
     from msvq.core.user_code import is_code
-    from msvq.resuming import has_checkpoint
+    from msvq.train.resume import has_checkpoint
 
     if not has_checkpoint(out):
         return f"nothing was trained yet, and the same command{'' if auto_resume else ' with --overwrite'} starts again"

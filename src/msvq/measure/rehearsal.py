@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from msvq.building import build_method
 from msvq.config.adapt import complete, fit_to_data
 from msvq.config.resolve import Settings
 from msvq.core.console import Display
@@ -29,8 +28,9 @@ from msvq.data.splits import Splits
 from msvq.data.store import DataSet, Pictures
 from msvq.data.stream import Stream, Streamed
 from msvq.methods import METHODS
-from msvq.pretraining import make_trainer
+from msvq.train.build import build_method
 from msvq.train.limits import room_for_networks
+from msvq.train.pretrain import make_trainer
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 

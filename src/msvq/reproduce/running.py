@@ -27,7 +27,7 @@ from msvq.reproduce.records import read_records, write_records
 from msvq.reproduce.studies import choose_rows, find_study
 from msvq.reproduce.sweep import CELLS, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
-from msvq.resuming import has_checkpoint
+from msvq.train.resume import has_checkpoint
 from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64

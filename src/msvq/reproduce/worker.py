@@ -21,18 +21,18 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.api import Run
-from msvq.building import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.measure.machine import forget_peak, peak_memory
-from msvq.pretraining import pretrain
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.runs.run_dir import LOCK
 from msvq.runs.weights import load_encoder
+from msvq.train.build import build_method
+from msvq.train.pretrain import pretrain
 from msvq.train.signals import Interruptions
 
 PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave

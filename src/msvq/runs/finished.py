@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.api import Run
-from msvq.building import build_method, make_augment
 from msvq.config.resolve import Settings
 from msvq.core.console import Display
 from msvq.core.distributed import in_shares
@@ -34,7 +33,8 @@ from msvq.evaluate.protocols import PROTOCOLS, Subject
 from msvq.methods import Method
 from msvq.runs.evaluate import PRECISION, identity, measure, save_result
 from msvq.runs.metrics import finite
-from msvq.starting import KEPT, kept_start
+from msvq.train.build import build_method, make_augment
+from msvq.train.init_weights import KEPT, kept_start
 
 ALIGNED = 2000  # pictures of which two views are compared
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import write_text
-from msvq.train.listeners import Line
+from msvq.train.callbacks import Line
 
 KINDS = ("step", "epoch", "eval")  # the order of lines that have the same step
 NOTHING = (-1, 0)

@@ -20,10 +20,10 @@ from msvq.data.loader import VIEWS, Loader, derive_seed
 from msvq.methods.base import Batch, Loss, Method, Sight
 from msvq.runs.checkpoint import Cadence, save_best, save_checkpoint
 from msvq.runs.metrics import RunLog
-from msvq.train.compilation import compile_networks, compiles
-from msvq.train.distributed import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
+from msvq.train.callbacks import Listeners
+from msvq.train.compile import compile_networks, compiles
+from msvq.train.ddp import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
 from msvq.train.limits import check_fit, enough_memory, wait
-from msvq.train.listeners import Listeners
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.progress import TrainingDisplay
 from msvq.train.signals import Interrupted, Interruptions

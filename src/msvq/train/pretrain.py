@@ -9,7 +9,6 @@ import torch
 from rich.console import Console
 
 from msvq.api import Run, load
-from msvq.building import build_method, make_augment
 from msvq.config.adapt import complete, fit_to_data
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
@@ -28,17 +27,18 @@ from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.protocols import check_protocols
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
-from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.runs.checkpoint import sweep
 from msvq.runs.encoder_card import save_encoder
 from msvq.runs.finished import pair_function, study
 from msvq.runs.run_dir import add_skipped, check_choice, check_out, environment, locked, start_directory
-from msvq.starting import Start, find_start
-from msvq.train.distributed import agreeing, check_alike, joined, leave, own_device
+from msvq.train.build import build_method, make_augment
+from msvq.train.callbacks import Callback, Listeners
+from msvq.train.ddp import agreeing, check_alike, joined, leave, own_device
+from msvq.train.init_weights import Start, find_start
 from msvq.train.limits import check_fit, room_for_networks
-from msvq.train.listeners import Callback, Listeners
 from msvq.train.loggers import make_loggers
 from msvq.train.progress import TrainingDisplay
+from msvq.train.resume import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.train.trainer import Monitor, Observer, Trainer
 
 

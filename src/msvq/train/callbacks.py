@@ -10,7 +10,7 @@ from msvq.core.distributed import largest
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_first
 from msvq.runs.metrics import read_metrics
-from msvq.train.distributed import SaidElsewhere, agreeing, wait_for_first
+from msvq.train.ddp import SaidElsewhere, agreeing, wait_for_first
 
 Line = Mapping[str, Any]  # of metrics.jsonl, with "kind" ("step", "epoch" or "eval"), "step" and "epoch"
 Callback = Callable[[Line], object]  # called with every line, in the first process; an error ends the run once saved
