@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from msvq.core.checksums import hash_files, map_checked
 from msvq.core.console import Display
 from msvq.data.workers import available_cores
-from msvq.retrieve.duplicates import THRESHOLD, link
-from msvq.retrieve.index import FEATURES, unit_rows
-from msvq.retrieve.searching import nearest
+from msvq.search.duplicates import THRESHOLD, link
+from msvq.search.index import FEATURES, unit_rows
+from msvq.search.search import nearest
 
 if TYPE_CHECKING:
     from benchmarks.timing import AT_MOST, alternate, memory_beyond, ratio, row, show, spread

@@ -185,7 +185,7 @@ class Run:
         self, source: str | Path, *, split: str = "all", workers: int | None = None, device: str | None = None
     ) -> "Embedded":
         """Features of all pictures of what `--data` takes, or of a split; and which cannot be read, with the reason."""
-        from msvq.retrieve.source import open_source  # it builds on runs
+        from msvq.search.source import open_source  # it builds on runs
 
         pictures = open_source(self, str(source), split=split)
         good: list[int] = []

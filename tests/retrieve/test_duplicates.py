@@ -11,9 +11,9 @@ from PIL import Image
 from tests.retrieve.conftest import Says
 
 import msvq
-from msvq.retrieve import duplicates
-from msvq.retrieve.duplicates import find_duplicates, link
-from msvq.retrieve.index import unit_rows
+from msvq.search import duplicates
+from msvq.search.duplicates import find_duplicates, link
+from msvq.search.index import unit_rows
 
 
 @pytest.fixture(autouse=True)

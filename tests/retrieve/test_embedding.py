@@ -23,14 +23,14 @@ import msvq
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.workers import Result
-from msvq.retrieve import encoder
-from msvq.retrieve import parts as parts_module
-from msvq.retrieve.embedding import embed
-from msvq.retrieve.encoder import CHUNK, Embedder, open_embedder
-from msvq.retrieve.formats import WRITERS
-from msvq.retrieve.parts import Parts
-from msvq.retrieve.source import Positions, _Files, open_source
 from msvq.runs.weights import load_encoder
+from msvq.search import encoder
+from msvq.search import feature_shards as parts_module
+from msvq.search.embedding import embed
+from msvq.search.encoder import CHUNK, Embedder, open_embedder
+from msvq.search.feature_shards import Parts
+from msvq.search.formats import WRITERS
+from msvq.search.source import Positions, _Files, open_source
 
 
 @pytest.fixture

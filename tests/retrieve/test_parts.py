@@ -9,7 +9,7 @@ from torch import Tensor
 
 import msvq
 from msvq.model.backbones import ResNet
-from msvq.retrieve import parts as parts_module
+from msvq.search import feature_shards as parts_module
 
 
 def test_finished_parts_are_kept_when_memory_runs_out(

@@ -20,12 +20,12 @@ from msvq.core.checksums import map_checked
 from msvq.core.console import Display
 from msvq.core.places import indexes
 from msvq.data.patterns import make_patterns
-from msvq.retrieve import index, page, searching
-from msvq.retrieve.encoder import open_embedder
-from msvq.retrieve.index import Index, _reserve, open_index, unit_rows
-from msvq.retrieve.page import make_thumbnails
-from msvq.retrieve.searching import nearest, search
-from msvq.retrieve.source import open_source
+from msvq.search import index, page, searching
+from msvq.search.encoder import open_embedder
+from msvq.search.index import Index, _reserve, open_index, unit_rows
+from msvq.search.page import make_thumbnails
+from msvq.search.search import nearest, search
+from msvq.search.source import open_source
 
 
 @pytest.fixture(autouse=True)

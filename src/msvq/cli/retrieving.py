@@ -52,8 +52,8 @@ def embed(
     the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
     """
     from msvq.api import load
-    from msvq.retrieve.embedding import embed as run_embed
-    from msvq.retrieve.embedding import tell_skipped
+    from msvq.search.embedding import embed as run_embed
+    from msvq.search.embedding import tell_skipped
 
     with _resumable():
         written = run_embed(
@@ -102,8 +102,8 @@ def search(
     compared: nothing is approximated. Example: msvq search runs/photos --data ~/photos --query beach.jpg --html b.html
     """
     from msvq.api import load
-    from msvq.retrieve import showing
-    from msvq.retrieve.searching import search as run_search
+    from msvq.search import showing
+    from msvq.search.search import search as run_search
 
     with _resumable():
         found = run_search(
@@ -154,8 +154,8 @@ def duplicates(
     Example: msvq duplicates runs/photos --data ~/photos --out duplicates.csv
     """
     from msvq.api import load
-    from msvq.retrieve import showing
-    from msvq.retrieve.duplicates import find_duplicates
+    from msvq.search import showing
+    from msvq.search.duplicates import find_duplicates
 
     with _resumable():
         found = find_duplicates(

@@ -14,7 +14,7 @@ from msvq.data.decode import header_size
 from msvq.data.workers import Result, Workers
 from msvq.report.pictures import class_name, data_address
 from msvq.report.templates import resource, templates
-from msvq.retrieve.source import Source
+from msvq.search.source import Source
 
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
 SIDES = (THUMBNAIL, 128, 96, 64, 48, 32, 24, 16, 8)

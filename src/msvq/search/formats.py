@@ -17,7 +17,7 @@ from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home
 from msvq.core.run_files import check_not_of_a_run
-from msvq.retrieve.source import Positions, Source
+from msvq.search.source import Positions, Source
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]
 BLOCK = 4096  # names that are strings at one time

@@ -14,11 +14,11 @@ from msvq.api import Run, load
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.retrieve.encoder import open_embedder
-from msvq.retrieve.formats import check_apart, check_file
-from msvq.retrieve.index import open_index
-from msvq.retrieve.page import Cell, Group, make_thumbnails, named_class, write_page
-from msvq.retrieve.source import Positions, Source, open_source
+from msvq.search.encoder import open_embedder
+from msvq.search.formats import check_apart, check_file
+from msvq.search.index import open_index
+from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
+from msvq.search.source import Positions, Source, open_source
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this

@@ -27,9 +27,9 @@ from msvq.core.places import indexes
 from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
 from msvq.data.packing import hold, opens
-from msvq.retrieve.encoder import Embedder
-from msvq.retrieve.parts import Parts, check_readable
-from msvq.retrieve.source import Positions, Source
+from msvq.search.encoder import Embedder
+from msvq.search.feature_shards import Parts, check_readable
+from msvq.search.source import Positions, Source
 
 KEPT = 3  # indexes of one origin; the oldest goes when another is made
 RULES = 2  # raised when the same pictures and encoder give another index

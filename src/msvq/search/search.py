@@ -13,11 +13,11 @@ from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import at_home
 from msvq.data.workers import Workers
-from msvq.retrieve.encoder import Embedder, open_embedder
-from msvq.retrieve.formats import check_file
-from msvq.retrieve.index import Index, open_index, unit_rows
-from msvq.retrieve.page import Cell, Group, make_thumbnails, named_class, write_page
-from msvq.retrieve.source import Positions, Source, open_source
+from msvq.search.encoder import Embedder, open_embedder
+from msvq.search.formats import check_file
+from msvq.search.index import Index, open_index, unit_rows
+from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
+from msvq.search.source import Positions, Source, open_source
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from msvq.core.console import Display, printable
-from msvq.retrieve.duplicates import Duplicates
-from msvq.retrieve.embedding import tell_skipped
-from msvq.retrieve.searching import Searched
+from msvq.search.duplicates import Duplicates
+from msvq.search.embedding import tell_skipped
+from msvq.search.search import Searched
 
 SHOWN = 5  # pictures of a group that are printed
 HIGHER = (0.99, 0.995, 0.999, 0.9995)  # thresholds to try where one group holds too much

@@ -24,8 +24,8 @@ from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
 from msvq.data.decode import PASSING
 from msvq.data.skipping import check_skipped
-from msvq.retrieve.encoder import CHUNK, Embedder
-from msvq.retrieve.source import Positions, Source
+from msvq.search.encoder import CHUNK, Embedder
+from msvq.search.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other parts
