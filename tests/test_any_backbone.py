@@ -17,9 +17,9 @@ import msvq
 from msvq.cli import main
 from msvq.config.resolve import Settings, resolve
 from msvq.core.errors import BadInput
-from msvq.measure.bench import bench
 from msvq.model import backbones
 from msvq.model.backbones import ResNet
+from msvq.preflight.bench import bench
 from msvq.runs.evaluate import evaluate
 from msvq.runs.weights import load_encoder
 from msvq.train.build import build_method

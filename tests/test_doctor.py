@@ -230,7 +230,7 @@ def test_a_known_name_and_a_limit(doctor: Doctor) -> None:
 
 def test_too_little_disk_hurts(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = fill(tmp_path / "data", range(5))
-    monkeypatch.setattr("msvq.doctor.pack_bytes", lambda num, side: 10**18)
+    monkeypatch.setattr("msvq.preflight.doctor.pack_bytes", lambda num, side: 10**18)
     assert ids(told(doctor("--data", data, "--json")))["disk"] == "hurts"
     assert "disk" not in ids(told(doctor("--data", data, "--json", "--set", "data.mode=stream")))
 

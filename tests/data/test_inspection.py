@@ -12,12 +12,12 @@ from PIL import Image, ImageEnhance
 from msvq.config.adapt import fit_to_data
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
-from msvq.data import inspection
 from msvq.data.decode import FACTS, examine, facts_of
 from msvq.data.folders import list_folder
-from msvq.data.inspection import WINDOW, find_copies, fit_to_count, inspect_pictures, near_pairs
 from msvq.data.splits import Splits
 from msvq.data.store import Pictures
+from msvq.preflight import inspection
+from msvq.preflight.inspection import WINDOW, find_copies, fit_to_count, inspect_pictures, near_pairs
 
 
 def scene(seed: int, side: int = 64) -> Image.Image:

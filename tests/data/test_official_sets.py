@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import msvq
-from msvq.catalogue import catalogue
 from msvq.cli import main
 from msvq.core.errors import BadInput
 from msvq.data import official
 from msvq.data.sources import DataSettings, open_dataset
+from msvq.preflight.datasets import catalogue
 
 RNG = np.random.default_rng(0)
 

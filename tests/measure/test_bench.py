@@ -13,11 +13,11 @@ from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.augment import Augment
-from msvq.measure.bench import bench
-from msvq.measure.rehearsal import find_scene, rehearse
-from msvq.measure.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched
 from msvq.methods import METHODS, Method
 from msvq.model.teacher import Teacher
+from msvq.preflight.bench import bench
+from msvq.preflight.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched
+from msvq.preflight.trial_run import find_scene, rehearse
 
 SMALL = ["backbone.width=4", "data.limit=96", "train.batch_size=32"]
 QUEUE = {"msvq": ["method.queue_size=64"], "unmix": ["method.base_options.queue_size=64"]}

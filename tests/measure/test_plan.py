@@ -9,16 +9,16 @@ import pytest
 import torch
 from PIL import Image
 
-import msvq.measure.advice
+import msvq.preflight.advice
 from msvq.cli import main
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.evaluate.knn import SIMILARITIES
-from msvq.measure.advice import Alternative, advise, duration, gigabytes
-from msvq.measure.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
-from msvq.measure.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.measure.plan import plan
-from msvq.measure.rehearsal import find_scene, rehearse
+from msvq.preflight.advice import Alternative, advise, duration, gigabytes
+from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
+from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
+from msvq.preflight.plan import plan
+from msvq.preflight.trial_run import find_scene, rehearse
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
 
@@ -149,7 +149,7 @@ def test_less_evaluation() -> None:
 
 
 def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(msvq.measure.advice, "LONG", 1e-3)
+    monkeypatch.setattr(msvq.preflight.advice, "LONG", 1e-3)
     wide = ["backbone.width=32", "train.batch_size=16", "data.limit=32"]
     report = plan(data="patterns", overrides=[*SMALL, *wide], epochs=100, steps=3)
     lines = report["advice"]
@@ -159,7 +159,7 @@ def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
-    monkeypatch.setattr("msvq.measure.plan.free_disk", lambda path: 1000)
+    monkeypatch.setattr("msvq.preflight.plan.free_disk", lambda path: 1000)
     report = plan(data=str(pictures), overrides=["backbone.width=4"], epochs=1, steps=3)
     assert any("give an --out on another disk" in line for line in report["advice"])
     assert any("--set data.mode=stream packs nothing" in line for line in report["advice"])

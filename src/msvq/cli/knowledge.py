@@ -25,8 +25,8 @@ def doctor(
 
     The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
     """
-    from msvq import doctor as check
     from msvq.core.console import Display
+    from msvq.preflight import doctor as check
 
     display = Display(Console(stderr=True))
     report, findings = check.examine_data(
@@ -48,7 +48,7 @@ def datasets(
 
     Example: msvq datasets --data-root ~/data
     """
-    from msvq.catalogue import show_catalogue
+    from msvq.preflight.datasets import show_catalogue
 
     show_catalogue(data_root, as_json=as_json, console=Console())
 

@@ -177,7 +177,7 @@ def plan(
     made-up pictures of its size and number. Example: msvq plan --recipe cifar10
     """
     from msvq.core.console import Display
-    from msvq.measure import plan as planning
+    from msvq.preflight import plan as planning
 
     report = planning.plan(
         recipe=recipe,
@@ -217,7 +217,7 @@ def bench(
     Nothing is downloaded or left behind. Example: msvq bench --recipe cifar10 --set backbone.width=16
     """
     from msvq.core.console import Display
-    from msvq.measure import bench as timing
+    from msvq.preflight import bench as timing
 
     report = timing.bench(
         recipe=recipe,

@@ -10,10 +10,10 @@ from msvq.core.errors import BadInput
 from msvq.core.files import at_home
 from msvq.core.precision import resolve_precision
 from msvq.core.user_code import is_code
-from msvq.data.inspection import fit_to_count
 from msvq.data.sources import absolute, is_path
 from msvq.data.store import DataSet
 from msvq.model.backbones import LIBRARY
+from msvq.preflight.inspection import fit_to_count
 
 # What may differ between a run and its continuation. Most of it does not change what is learned. Of train.compile,
 # which a machine without a compiler needs otherwise, the last bits depend. train.accumulate, for a smaller machine,

@@ -7,9 +7,9 @@ from pathlib import Path
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.precision import resolve_device
-from msvq.measure.estimate import estimate
-from msvq.measure.machine import available_memory
-from msvq.measure.rehearsal import opened_scene
+from msvq.preflight.estimate import estimate
+from msvq.preflight.machine import available_memory
+from msvq.preflight.trial_run import opened_scene
 from msvq.reproduce.cells import Cell, Task, is_finished
 from msvq.reproduce.progress import PROTOCOL_PASSES, share_done, total_steps
 

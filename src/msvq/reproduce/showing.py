@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.core.console import Display
-from msvq.measure.advice import duration
+from msvq.preflight.advice import duration
 from msvq.reproduce.cells import SCALES
 from msvq.reproduce.formats import (
     ALSO,

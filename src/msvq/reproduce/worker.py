@@ -26,7 +26,7 @@ from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
-from msvq.measure.machine import forget_peak, peak_memory
+from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.runs.run_dir import LOCK

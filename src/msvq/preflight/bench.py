@@ -12,9 +12,9 @@ from msvq.config.resolve import resolve
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
-from msvq.measure.machine import forget_peak, peak_memory
-from msvq.measure.rehearsal import Rehearsal, opened_scene, rehearse
-from msvq.measure.timing import Stage, Timing, stages, time_steps
+from msvq.preflight.machine import forget_peak, peak_memory
+from msvq.preflight.timing import Stage, Timing, stages, time_steps
+from msvq.preflight.trial_run import Rehearsal, opened_scene, rehearse
 
 LEAST_STEPS = 3  # a median of fewer says little
 

@@ -17,13 +17,13 @@ from msvq.config.adapt import fit_to_data
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.core.places import packs
-from msvq.data.inspection import Copies, Inspection, find_copies, inspect_pictures
 from msvq.data.listing import Listing
 from msvq.data.official import OFFICIAL
 from msvq.data.packing import is_packed, pack_bytes
 from msvq.data.sources import Found, absolute, fitting_sizes, is_path, limited, locate, probe_sizes
 from msvq.data.splits import Splits
-from msvq.findings import Finding, find
+from msvq.preflight.findings import Finding, find
+from msvq.preflight.inspection import Copies, Inspection, find_copies, inspect_pictures
 
 EXAMPLES = 3  # names that are printed with a finding; the JSON has all
 EXTREME = 4  # times as long as wide

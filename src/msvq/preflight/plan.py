@@ -16,11 +16,11 @@ from msvq.core.errors import BadInput
 from msvq.core.places import packs
 from msvq.core.precision import resolve_device
 from msvq.data.sources import is_path
-from msvq.measure.advice import Alternative, advise, duration, gigabytes
-from msvq.measure.bench import check_steps, say
-from msvq.measure.estimate import Estimate, estimate
-from msvq.measure.machine import available_memory, free_disk
-from msvq.measure.rehearsal import Scene, opened_scene
+from msvq.preflight.advice import Alternative, advise, duration, gigabytes
+from msvq.preflight.bench import check_steps, say
+from msvq.preflight.estimate import Estimate, estimate
+from msvq.preflight.machine import available_memory, free_disk
+from msvq.preflight.trial_run import Scene, opened_scene
 
 TRIAL_STEPS = 2  # of another setting that is proposed
 NARROW = 16  # width that is proposed; at most half of what there is

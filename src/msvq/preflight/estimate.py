@@ -19,9 +19,9 @@ from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.evaluate.neighbours import NUM_BANK
-from msvq.measure.machine import forget_peak, held_memory, peak_memory
-from msvq.measure.rehearsal import Rehearsal, Scene, rehearse
-from msvq.measure.timing import READ, stages, synchronise, time_steps
+from msvq.preflight.machine import forget_peak, held_memory, peak_memory
+from msvq.preflight.timing import READ, stages, synchronise, time_steps
+from msvq.preflight.trial_run import Rehearsal, Scene, rehearse
 from msvq.runs.checkpoint import parse_cadence
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from msvq.measure.estimate import ROOM, Estimate, Memory
+from msvq.preflight.estimate import ROOM, Estimate, Memory
 
 LONG = 12 * 3600.0  # seconds: longer than a night
 MUCH, LITTLE = 0.1, 0.05  # of the time, for evaluation or for decoding
