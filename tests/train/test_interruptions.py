@@ -16,7 +16,7 @@ from faults.small import differences
 
 import msvq
 from msvq.cli import main
-from msvq.cli.training import how_to_go_on
+from msvq.cli.pretrain import how_to_go_on
 from msvq.config.resolve import Settings
 from msvq.runs.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
 from msvq.runs.metrics import RunLog

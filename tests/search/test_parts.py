@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.retrieve.conftest import NUM, Says
+from tests.search.conftest import NUM, Says
 from torch import Tensor
 
 import msvq

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from msvq.cli.demo import MADE_BY, demo
 from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
-from msvq.demo import MADE_BY, demo
 
 
 def test_a_demo_that_somebody_went_on_with_is_not_replaced(tmp_path: Path) -> None:

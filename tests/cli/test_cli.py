@@ -115,7 +115,7 @@ def test_pretrain_resume_and_overwrite(shell: Shell, tmp_path: Path) -> None:
 def test_demo_runs_twice_but_leaves_other_runs_alone(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from msvq import demo
+    from msvq.cli import demo
 
     def short(**options: object) -> msvq.Run:
         options["overrides"] = SMALL

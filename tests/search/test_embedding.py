@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
-from tests.retrieve.conftest import NUM, Says, save_arrays
+from tests.search.conftest import NUM, Says, save_arrays
 
 import msvq
 from msvq.core.console import Display

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.retrieve.conftest import Says
+from tests.search.conftest import Says
 
 import msvq
 from msvq.search import duplicates

@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 
 import msvq
-from msvq import analysis, evaluation
 from msvq.api import Run
 from msvq.config.adapt import complete
 from msvq.config.resolve import Settings, resolve
@@ -23,6 +22,8 @@ from msvq.data.store import DataSet
 from msvq.evaluate import knn
 from msvq.methods import Method
 from msvq.report.records import read_record
+from msvq.runs import analyze as analysis
+from msvq.runs import evaluate as evaluation
 from msvq.runs import finished as studying
 from msvq.runs.evaluate import evaluate
 from msvq.runs.finished import study

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.judging import Checkpoint, Download, RunPath, Source
+from msvq.cli.evaluate import Checkpoint, Download, RunPath, Source
 from msvq.cli.options import Device, OwnBackbone, Root, Stopped, app
 from msvq.core.console import Display
 

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.retrieve.conftest import NUM, Says, save_arrays
-from tests.retrieve.test_embedding import counting
+from tests.search.conftest import NUM, Says, save_arrays
+from tests.search.test_embedding import counting
 
 import msvq
 from msvq.core.checksums import map_checked
 from msvq.core.console import Display
 from msvq.core.places import indexes
 from msvq.data.patterns import make_patterns
-from msvq.search import index, page, searching
+from msvq.search import index, page
+from msvq.search import search as searching
 from msvq.search.encoder import open_embedder
 from msvq.search.index import Index, _reserve, open_index, unit_rows
 from msvq.search.page import make_thumbnails

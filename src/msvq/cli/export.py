@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.judging import Checkpoint, RunPath
+from msvq.cli.evaluate import Checkpoint, RunPath
 from msvq.cli.options import OwnBackbone, app
 from msvq.core.console import Display
 

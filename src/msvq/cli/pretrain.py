@@ -31,7 +31,7 @@ def demo(
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", min=0)] = None,
 ) -> None:
     """Train MSVQ on the embedded data set in a few minutes, and show what it learned. An earlier demo is replaced."""
-    from msvq.demo import demo as run_demo
+    from msvq.cli.demo import demo as run_demo
 
     run_demo(out=out, seed=seed)
 

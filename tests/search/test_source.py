@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.retrieve.conftest import NUM, save_arrays
+from tests.search.conftest import NUM, save_arrays
 
 import msvq
 from msvq.config.resolve import resolve
