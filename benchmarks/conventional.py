@@ -196,7 +196,7 @@ class ConventionalMSVQ:
     def train_step(self, x1: Tensor, x2: Tensor, x3: Tensor, x4: Tensor) -> float:
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr
-        self.follow()
+        self.ema_update()
         z1 = self.student(x1)
         z2, z3 = self.teach(self.teachers[0], x2), self.teach(self.teachers[0], x3)
         z4 = self.teach(self.teachers[1], x4)
@@ -208,7 +208,7 @@ class ConventionalMSVQ:
         return loss.item()
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def ema_update(self) -> None:
         for teacher, momentum in zip(self.teachers, MOMENTUMS, strict=True):
             for slow, fast in zip(teacher.parameters(), self.student.parameters(), strict=True):
                 slow.data = slow.data * momentum + fast.data * (1 - momentum)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msvq.config.adapt import complete
+from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.places import packs
@@ -35,7 +35,7 @@ from msvq.data.loader import Loader
 from msvq.data.packing import open_pack
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_dataset, open_files, probe_sizes
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
 from msvq.train.build import build_method
@@ -139,7 +139,7 @@ def streaming(listing: Listing, given: Any) -> dict[str, Any]:
     alone = Workers(num_workers)
     stream = Stream(listing, side=side, max_lost=0, num_workers=num_workers)
     order = np.random.default_rng(0).permutation(len(listing))
-    pictures = Pictures(Streamed(stream, order), listing.labels)
+    pictures = ImageSplit(Streamed(stream, order), listing.labels)
     loader = Loader(pictures, batch_size=256, seed=0, device=torch.device("cpu"))
     epochs = iter(range(1000))
 
@@ -168,7 +168,7 @@ def feeding(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
         settings = resolve(data=listing.root, overrides=["backbone.width=16", f"data.size={size}"])
         data = open_files(DataSettings(source=listing.root, size=size, test_size=size), listing, Display())
         with tempfile.TemporaryDirectory() as folder:
-            settings = complete(settings, data, torch.device("cpu"))
+            settings = fill_from_data(settings, data, torch.device("cpu"))
             loader = Loader(data.train, batch_size=256, seed=0, device=torch.device("cpu"))
             method, display = build_method(settings, size), TrainingDisplay(Display().console, total_steps=1, epochs=1)
             trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=display)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from msvq.config.adapt import complete
+from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.data.hub import HubPictures
@@ -43,7 +43,7 @@ def main() -> None:
     data = open_files(DataSettings(source="hf:made", size=side, test_size=side), items, Display())
     settings = resolve(recipe="folder", overrides=["backbone.width=16"])
     with tempfile.TemporaryDirectory() as folder:
-        settings = complete(settings, data, torch.device("cpu"))
+        settings = fill_from_data(settings, data, torch.device("cpu"))
         loader = Loader(data.train, batch_size=settings.train.batch_size, seed=0, device=torch.device("cpu"))
         method, display = build_method(settings, side), TrainingDisplay(Display().console, total_steps=1, epochs=1)
         trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=display)

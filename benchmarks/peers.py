@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.config.adapt import complete
+from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.precision import autocast
 from msvq.data.loader import Loader
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.methods import Batch
 from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
@@ -55,12 +55,12 @@ class Product:
         seed: int = 0,
     ) -> None:
         labels = np.arange(len(images), dtype=np.int64) % 10
-        pictures = Pictures(images, labels)
-        data = DataSet("made", pictures, pictures, pictures, tuple("0123456789"), MEAN, STD, size, size)
+        pictures = ImageSplit(images, labels)
+        data = ImageDataset("made", pictures, pictures, pictures, tuple("0123456789"), MEAN, STD, size, size)
         recipe = recipe or ("cifar10" if size <= 32 else "tinyimagenet")
         batch = [] if batch_size is None else [f"train.batch_size={batch_size}"]
         overrides = [f"backbone.width={width}", f"data.size={size}", *batch, *overrides]
-        settings = complete(resolve(recipe=recipe, method=method, overrides=overrides, seed=seed), data, CPU)
+        settings = fill_from_data(resolve(recipe=recipe, method=method, overrides=overrides, seed=seed), data, CPU)
         loader = Loader(pictures, batch_size=settings.train.batch_size, seed=seed, device=CPU)
         self.directory = tempfile.TemporaryDirectory()
         self.lr, self.settings, self.size = BASE_RATE, settings, size

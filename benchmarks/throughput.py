@@ -30,7 +30,7 @@ from msvq.data.patterns import make_patterns
 from msvq.data.workers import available_cores
 from msvq.evaluate.knn import knn_predict
 from msvq.methods import METHODS
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import ConventionalMSVQ, endless, four_views, make_loader
@@ -179,7 +179,7 @@ def parts_of_step(scale: Scale) -> dict[str, Any]:
         method, batch = cast(Any, whole.trainer.method), whole.batch()
         parts = {
             "step": partial(take, whole.steps(), num),
-            "averages": partial(repeat, num, partial(method.follow, batch)),
+            "averages": partial(repeat, num, partial(method.ema_update, batch)),
             "loss": partial(repeat, num, loss_and_queues(bare)),
         }
         seconds = alternate(parts, scale.repetitions)
@@ -205,7 +205,7 @@ def loss_memory(scale: Scale) -> float | None:
 def knn_features(scale: Scale) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     bank, queries = (
-        unit(torch.randn(scale.num(*num), 512, generator=generator)) for num in ((50_000, 2000), (10_000, 400))
+        l2_normalize(torch.randn(scale.num(*num), 512, generator=generator)) for num in ((50_000, 2000), (10_000, 400))
     )
     return bank, torch.randint(10, (len(bank),), generator=generator), queries
 

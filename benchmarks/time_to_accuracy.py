@@ -34,7 +34,7 @@ from msvq.core.console import Display
 from msvq.core.files import write_text
 from msvq.core.precision import resolve_precision
 from msvq.data.sources import open_dataset
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import knn_accuracy
 from msvq.train.optim import warmup_cosine
@@ -82,7 +82,7 @@ class Run(NamedTuple):
 class Contender:
     """Takes steps of its own kind. `stages`: the resolutions it goes through, and from which share of the run."""
 
-    def __init__(self, name: str, data: DataSet, *, width: int, seed: int) -> None:
+    def __init__(self, name: str, data: ImageDataset, *, width: int, seed: int) -> None:
         images = np.asarray(data.train.images)
         sizes: dict[str, Any] = {"width": width, "size": 32, "seed": seed}
         self.stages: list[tuple[float, int]] = [(0.0, 32)]
@@ -128,7 +128,7 @@ def shares(stages: list[tuple[float, int]]) -> list[float]:
     return [end - start for (start, _), end in zip(stages, ends, strict=True)]
 
 
-def train(run: Run, data: DataSet, pace: list[float], *, width: int, points: int) -> dict[str, Any]:
+def train(run: Run, data: ImageDataset, pace: list[float], *, width: int, points: int) -> dict[str, Any]:
     """One run: kNN at `points` places on the way, by minutes of training."""
     contender = Contender(run.contender, data, width=width, seed=run.seed)
     if len(pace) != len(contender.stages):
@@ -152,7 +152,7 @@ def train(run: Run, data: DataSet, pace: list[float], *, width: int, points: int
     return {**run._asdict(), "steps": total, "batch_size": contender.batch_size, "pace": pace, "curve": curve}
 
 
-def accuracy(encoder: torch.nn.Module, data: DataSet) -> float:
+def accuracy(encoder: torch.nn.Module, data: ImageDataset) -> float:
     features = feature_function(data, CPU, resolve_precision("auto", CPU))
     bank, test = (features(encoder, part) for part in (data.bank, data.test))
     return knn_accuracy(bank, test, (data.bank.labels, data.test.labels), k=200, temp=0.1)

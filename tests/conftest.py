@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.methods import Batch, Method
 from msvq.model.backbones import ResNet
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.teacher import Network, Teacher
 from msvq.report.page import write_report
@@ -92,7 +92,7 @@ def on_embeddings() -> MakeMethod:
             method.predictor = nn.Identity()
         method.double()
         for queue in (m for m in method.modules() if isinstance(m, Queue)):
-            queue.keys = unit(queue.keys)  # to fp64's precision
+            queue.keys = l2_normalize(queue.keys)  # to fp64's precision
         return method
 
     return make

@@ -23,7 +23,7 @@ from msvq.preflight.bench import bench
 from msvq.runs.evaluate import evaluate
 from msvq.runs.weights import load_encoder
 from msvq.train.build import build_method
-from msvq.train.init_weights import KEPT, find_start
+from msvq.train.init_weights import KEPT, load_initial_weights
 from msvq.train.trainer import Trainer
 
 pytest.importorskip("timm")
@@ -253,7 +253,7 @@ def test_student_and_teachers_start_from_the_weights(tmp_path: Path) -> None:
     theirs = ResNet(width=2).state_dict()
     torch.save({"state_dict": {f"module.{name}": value for name, value in theirs.items()}}, tmp_path / "x.pth")
     settings = small(init=str(tmp_path / "x.pth"))
-    start = find_start(settings, 16)
+    start = load_initial_weights(settings, 16)
     assert start is not None and same(start.weights, theirs)
     method: Any = build_method(settings, 16, start.weights)
     for network in (method.student, method.teachers[0].network, method.teachers[1].network):
@@ -278,13 +278,13 @@ def test_init_is_told_kept_and_recorded(tmp_path: Path, msvq_says: Says) -> None
     assert msvq_says("pretrain", "--resume", "--out", out)[0] == 0
     code, _, err = msvq_says("pretrain", "--resume", "--out", out, "--init", tmp_path / "other.pth")
     assert code == 2 and "cannot resume with another backbone.init" in err
-    start = find_start(small(init=str(out)), 16)  # an earlier run
+    start = load_initial_weights(small(init=str(out)), 16)  # an earlier run
     assert start is not None and same(start.weights, weights(out))
     (out / "encoder.safetensors").unlink()
-    start = find_start(small(init=str(out)), 16)  # one that has not finished
+    start = load_initial_weights(small(init=str(out)), 16)  # one that has not finished
     assert start is not None and same(start.weights, load_encoder(msvq.load(out)).encoder.state_dict())
-    start = find_start(small(init=str(out / "checkpoints" / "last.ckpt")), 16)
-    assert start is not None and start.fit.prefix == "method.student.backbone."
+    start = load_initial_weights(small(init=str(out / "checkpoints" / "last.ckpt")), 16)
+    assert start is not None and start.matched.prefix == "method.student.backbone."
 
 
 def test_weights_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,10 +295,10 @@ def test_weights_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return ResNet(width=2, stem="standard").state_dict()
 
     settings = small(init="library", stem="standard")
-    start = find_start(settings, 16, fetch)
+    start = load_initial_weights(settings, 16, fetch)
     assert start is not None and start.source == "library" and asked == [("resnet18", 16)]
     with pytest.raises(BadInput, match=r"backbone\.stem=standard"):
-        find_start(small(init="library"), 16, fetch)
+        load_initial_weights(small(init="library"), 16, fetch)
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no network in this test")
@@ -306,7 +306,7 @@ def test_weights_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(BadInput, match=r"could not be had .*--init library needs the network"):
-        find_start(small(init="library"), 16)
+        load_initial_weights(small(init="library"), 16)
 
 
 def test_a_recipe_cannot_ask_for_the_network(tmp_path: Path) -> None:

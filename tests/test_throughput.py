@@ -14,7 +14,7 @@ import torch
 from msvq.data.patterns import make_patterns
 from msvq.methods import METHODS, Batch
 from msvq.model.backbones import ResNet
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -66,7 +66,7 @@ def test_conventional_network_is_ours(sibling: Any) -> None:
     ours.load_state_dict(theirs.state_dict())
     theirs, ours = theirs.double(), ours.double()
     x, weights = torch.randn(16, 3, 32, 32, dtype=torch.float64), torch.randn(16, 128, dtype=torch.float64)
-    z, expected = theirs(x), unit(ours(x.to(memory_format=torch.channels_last)))
+    z, expected = theirs(x), l2_normalize(ours(x.to(memory_format=torch.channels_last)))
     torch.testing.assert_close(z, expected)
     for value in (z, expected):
         (value * weights).sum().backward()

@@ -17,18 +17,18 @@ from safetensors.torch import load as read_weights
 from torch import Tensor
 
 from msvq.config.resolve import Settings, read_config
-from msvq.core.checksums import Damaged, unsealed
+from msvq.core.checksums import Damaged, verified
 from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
-from msvq.core.user_code import is_code
-from msvq.data.given import PORTION, are_files, as_pictures, at_hand, decode_files
+from msvq.core.user_code import is_user_code
+from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
 from msvq.data.workers import Result
 from msvq.evaluate.features import extract_features
 from msvq.model.backbones import BackboneSettings, Encoder, make_backbone, register_backbone
 from msvq.runs.checkpoint import LAST
-from msvq.runs.encoder_card import CARD, HASH, SEAL, WEIGHTS, Card, misfit, save_encoder
+from msvq.runs.encoder_card import CARD, HASH, SEAL, WEIGHTS, EncoderMetadata, save_encoder, state_dict_mismatch
 from msvq.runs.metrics import read_metrics
-from msvq.runs.results import Accuracy, Analysis, Judging, Looking
+from msvq.runs.results import Accuracy, Analysis, EvalOptions, RunOptions
 
 __all__ = ["CARD", "WEIGHTS", "Embedded", "Run", "load", "save_encoder"]
 
@@ -86,8 +86,8 @@ class Run:
             raise BadInput(f"{self.path} has no encoder yet; finish the run with --resume")
         try:
             card = json.loads(path.read_bytes())
-            card = unsealed(card, SEAL) if {HASH, SEAL} & set(card) else card
-            card = {**card, **Card.model_validate(card).model_dump(mode="json", exclude_none=True)}
+            card = verified(card, SEAL) if {HASH, SEAL} & set(card) else card
+            card = {**card, **EncoderMetadata.model_validate(card).model_dump(mode="json", exclude_none=True)}
             if self.backbone is not None:
                 card["backbone"]["name"] = self.backbone
             return card
@@ -109,16 +109,16 @@ class Run:
     @cached_property
     def _in_use(self) -> tuple[Encoder, dict[str, Any]]:
         """The encoder, and how to feed it: size, mean, std and feature_dim."""
-        from msvq.runs.weights import feeding, load_encoder  # it builds on runs
+        from msvq.runs.weights import load_encoder, preprocessing_of  # it builds on runs
 
         finished = (self.path / CARD).is_file()
         encoder = self._finished_encoder() if finished else cast(Encoder, load_encoder(self).encoder)
-        return encoder, {**feeding(self).model_dump(), "feature_dim": encoder.feature_dim}
+        return encoder, {**preprocessing_of(self).model_dump(), "feature_dim": encoder.feature_dim}
 
     def _finished_encoder(self) -> Encoder:
         backbone = BackboneSettings.model_validate(self.card["backbone"])
         encoder, weights = make_backbone(backbone, self.card["train_size"]), self.read_encoder()
-        what, expected, file = misfit(encoder.state_dict(), weights), self.card["feature_dim"], WEIGHTS
+        what, expected, file = state_dict_mismatch(encoder.state_dict(), weights), self.card["feature_dim"], WEIGHTS
         if not what and encoder.feature_dim != expected:
             what, file = f"it is of one with {expected} features, not {encoder.feature_dim}", CARD
         if what and HASH not in self.card:  # nothing tells that weights and card belong together
@@ -166,10 +166,10 @@ class Run:
         """
         if batch_size < 1:
             raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
-        images = at_hand(images)
-        if are_files(images):
+        images = materialise(images)
+        if are_paths(images):
             return self._features(decode_files(images, self._feeding["size"]), device)
-        pictures = as_pictures(images)  # type: ignore[arg-type]  # not files, so arrays
+        pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
         sizes = [picture.shape for picture in pictures]
         features = np.zeros((len(pictures), self._feeding["feature_dim"]), np.float32)
         for size in dict.fromkeys(sizes):  # pictures of equal size go through together
@@ -212,26 +212,28 @@ class Run:
         encoder = self.encoder if target.type == "cpu" else copy.deepcopy(self.encoder).to(target)
         return extract_features(encoder, batches, device=target, **self._feeding).numpy()
 
-    def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[Judging]) -> Accuracy:
+    def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
         """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.
 
         This and the next three are `msvq evaluate`, with its options; the result goes to RUN/eval.
         """
         return self._judge("knn", {"k": k, "temp": temp}, options)
 
-    def probe(self, **options: Unpack[Judging]) -> Accuracy:
+    def probe(self, **options: Unpack[EvalOptions]) -> Accuracy:
         """Logistic regression on features, in seconds."""
         return self._judge("probe", {}, options)
 
-    def linear(self, *, epochs: int | None = None, **options: Unpack[Judging]) -> Accuracy:
+    def linear(self, *, epochs: int | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
         """The paper's linear evaluation: 100 `epochs`, unless told otherwise, of a classifier on the frozen encoder."""
         return self._judge("linear", {"epochs": epochs}, options)
 
-    def finetune(self, *, depth: str | None = None, epochs: int | None = None, **options: Unpack[Judging]) -> Accuracy:
+    def finetune(
+        self, *, depth: str | None = None, epochs: int | None = None, **options: Unpack[EvalOptions]
+    ) -> Accuracy:
         """The network trained on with labels, and the same one from scratch beside it (`scratch_top1` in `record`)."""
         return self._judge("finetune", {"depth": depth, "epochs": epochs}, options)
 
-    def _judge(self, protocol: str, changes: dict[str, Any], options: Judging) -> Accuracy:
+    def _judge(self, protocol: str, changes: dict[str, Any], options: EvalOptions) -> Accuracy:
         from msvq.runs.evaluate import evaluate  # it builds on runs
 
         named = [f"{key}={value}" for key, value in changes.items() if value is not None]
@@ -239,7 +241,7 @@ class Run:
         found, path = evaluate(self, protocol=protocol, **options)
         return Accuracy(found["top1"], found["top5"], found["protocol"], path, found)
 
-    def analyze(self, *, method: str | None = None, **options: Unpack[Looking]) -> Analysis:
+    def analyze(self, *, method: str | None = None, **options: Unpack[RunOptions]) -> Analysis:
         """Has it collapsed, and what do its teachers find? `msvq analyze`, with its options.
 
         `method`: the file of a method of one's own, which is run only because it is named here.
@@ -293,8 +295,8 @@ def load(path: str | Path, *, backbone: str | None = None) -> Run:
         raise BadInput(f"{str(path)!r} is not a run: there is no config.yaml in it")
     if backbone is not None:
         trained = Run(path).config.backbone.name
-        if backbone != trained and not (is_code(trained) and is_code(backbone)):
+        if backbone != trained and not (is_user_code(trained) and is_user_code(backbone)):
             raise BadInput(f"the run is of backbone {trained}, not {backbone}; leave out --backbone")
-        if is_code(backbone):
+        if is_user_code(backbone):
             register_backbone(backbone)
     return Run(path, backbone=backbone)

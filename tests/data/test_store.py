@@ -3,10 +3,10 @@
 import numpy as np
 
 from msvq.data.names import Names
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 
 IMAGES = np.random.default_rng(0).integers(256, size=(100, 4, 4, 3), dtype=np.uint8)
-PICTURES = Pictures(IMAGES, np.arange(100) % 2, Names.of(f"{i}.png" for i in range(100)))
+PICTURES = ImageSplit(IMAGES, np.arange(100) % 2, Names.of(f"{i}.png" for i in range(100)))
 
 
 def test_a_part_is_a_view_with_its_names() -> None:
@@ -18,20 +18,20 @@ def test_a_part_is_a_view_with_its_names() -> None:
 
 
 def test_a_thinned_split_is_a_random_choice_that_keeps_every_class() -> None:
-    thin = PICTURES.thinned(30)  # every so many-th would be of one class: the labels alternate
+    thin = PICTURES.subsample(30)  # every so many-th would be of one class: the labels alternate
     assert len(thin) == 30
     assert 5 < thin.labels.sum() < 25
     assert np.shares_memory(np.asarray(thin.images), IMAGES)
     assert thin.rows is not None
     assert np.array_equal(thin.labels, PICTURES.labels[thin.rows])
-    in_order = np.concatenate(list(thin.in_order(7)))
+    in_order = np.concatenate(list(thin.batches_in_order(7)))
     assert np.array_equal(in_order, IMAGES[thin.rows])
     assert np.array_equal(thin.take([3, 4]), IMAGES[thin.rows[[3, 4]]])
     assert np.array_equal(thin.part(5, 9).take(range(4)), IMAGES[thin.rows[5:9]])
-    again = PICTURES.thinned(30).rows
+    again = PICTURES.subsample(30).rows
     assert again is not None
     assert np.array_equal(again, thin.rows)
-    assert PICTURES.thinned(None) is PICTURES.thinned(100) is PICTURES
-    twice = thin.thinned(10)
+    assert PICTURES.subsample(None) is PICTURES.subsample(100) is PICTURES
+    twice = thin.subsample(10)
     assert twice.rows is not None
     assert set(twice.rows) <= set(thin.rows)

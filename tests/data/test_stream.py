@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Streamed
 
 Fill = Callable[..., None]
@@ -29,17 +29,17 @@ def folder(tmp_path: Path, home: Path, fill: Fill) -> Path:
     return root
 
 
-def opened(folder: Path, mode: str = "stream", max_skipped: float = 0.1) -> DataSet:
+def opened(folder: Path, mode: str = "stream", max_skipped: float = 0.1) -> ImageDataset:
     return open_dataset(
         DataSettings.model_validate({"source": str(folder), "mode": mode, "max_skipped": max_skipped, "workers": 2})
     )
 
 
-def everything(pictures: Pictures, num: int) -> NDArray[np.uint8]:
-    return np.concatenate(list(pictures.in_order(num)))
+def everything(pictures: ImageSplit, num: int) -> NDArray[np.uint8]:
+    return np.concatenate(list(pictures.batches_in_order(num)))
 
 
-def name_of(pictures: Pictures, index: int) -> str:
+def name_of(pictures: ImageSplit, index: int) -> str:
     assert pictures.names is not None
     return pictures.names[index]
 
@@ -112,7 +112,7 @@ def test_a_picture_that_is_gone_is_replaced_by_the_next_that_can_be_read(folder:
 
 def test_labels_follow_the_pictures_that_stand_in_for_lost_ones(folder: Path) -> None:
     stored, data = opened(folder, "store"), opened(folder)
-    assert data.stream is not None and np.array_equal(data.train.shown_labels(), data.train.labels)
+    assert data.stream is not None and np.array_equal(data.train.labels_as_read(), data.train.labels)
     at = [int(np.flatnonzero(data.train.labels == 0)[-1]), len(data.train) - 1]  # the last of a class, and of all
     for index in at:
         (folder / name_of(data.train, index)).unlink()
@@ -120,8 +120,8 @@ def test_labels_follow_the_pictures_that_stand_in_for_lost_ones(folder: Path) ->
     data.stream.workers.close()
     instead = [at[0] + 1, 0]
     assert np.array_equal(images[at], everything(stored.train, 20)[instead])
-    assert data.train.labels[at].tolist() == [0, 1] and data.train.shown_labels()[at].tolist() == [1, 0]
-    assert (data.train.shown_labels() != data.train.labels).sum() == 2
+    assert data.train.labels[at].tolist() == [0, 1] and data.train.labels_as_read()[at].tolist() == [1, 0]
+    assert (data.train.labels_as_read() != data.train.labels).sum() == 2
 
 
 def test_too_many_lost_pictures_end_it(folder: Path) -> None:

@@ -15,7 +15,7 @@ import typer
 from msvq.cli import UsageError, app
 from msvq.config.resolve import assign, parse_assignment, resolve
 from msvq.core.errors import BadInput
-from msvq.core.user_code import is_code
+from msvq.core.user_code import is_user_code
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.reproduce.running import prepare
 
@@ -196,7 +196,7 @@ def _script_problem(words: list[str]) -> str:
 
 def _looked_up(backbone: str | None) -> str | None:
     """A backbone whose name can be looked up here: code of the reader's own cannot, nor timm's where it is not."""
-    unknown = is_code(backbone or "") or ((backbone or "").startswith("timm:") and find_spec("timm") is None)
+    unknown = is_user_code(backbone or "") or ((backbone or "").startswith("timm:") and find_spec("timm") is None)
     return None if unknown else backbone
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
 from msvq.data.augment import ViewSettings
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate import linear
 from msvq.evaluate.finetune import FinetuneResult, FinetuneSettings, finetune, learning_part
 from msvq.model.backbones import ResNet
@@ -19,26 +19,26 @@ from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
 CPU = torch.device("cpu")
 
 
-def stripes(num: int, *, seed: int) -> Pictures:
+def stripes(num: int, *, seed: int) -> ImageSplit:
     """Noisy stripes, upright or lying, at any phase: fresh features do not tell them by their colour."""
     rng = np.random.default_rng(seed)
     labels = np.arange(num, dtype=np.int64) % 2
     wave = np.sin(np.arange(16) * np.pi / 2 + rng.uniform(0, 2 * np.pi, (num, 1)))
     plane = np.where(labels[:, None, None] == 0, wave[:, None, :], wave[:, :, None])
     images = 128 + 80 * plane[..., None] + rng.normal(0, 20, (num, 16, 16, 3))
-    return Pictures(images.clip(0, 255).astype(np.uint8), labels)
+    return ImageSplit(images.clip(0, 255).astype(np.uint8), labels)
 
 
-def striped(num: int = 60, num_test: int = 40) -> DataSet:
+def striped(num: int = 60, num_test: int = 40) -> ImageDataset:
     bank, test = stripes(num, seed=0), stripes(num_test, seed=1)
-    return DataSet("stripes", bank, bank, test, ("upright", "lying"), (0.5,) * 3, (0.25,) * 3, 16, 16)
+    return ImageDataset("stripes", bank, bank, test, ("upright", "lying"), (0.5,) * 3, (0.25,) * 3, 16, 16)
 
 
 def tiny() -> ResNet:
     return ResNet((1, 1, 1, 1), width=4)
 
 
-def tune(encoder: nn.Module, data: DataSet, rows: Any = None, **options: Any) -> FinetuneResult:
+def tune(encoder: nn.Module, data: ImageDataset, rows: Any = None, **options: Any) -> FinetuneResult:
     outside = {key: options.pop(key) for key in ("scratch", "seed", "precision") if key in options}
     settings = FinetuneSettings(**{"epochs": 2, "min_steps": 1, "batch_size": 16, **options})
     return finetune(encoder, data, rows, settings, device=CPU, **outside)
@@ -194,7 +194,7 @@ def test_what_cannot_be_fine_tuned_is_said() -> None:
         tune(tiny(), data, np.array([0, 2, 4]))
     empty = data.test.part(0, 0)
     with pytest.raises(BadInput, match="no labelled test picture"):
-        tune(tiny(), DataSet("stripes", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16))
+        tune(tiny(), ImageDataset("stripes", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16))
     with pytest.raises(BadInput, match=r"cannot take crops of 8 pixels .*; --set view.scale=1"):
         tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, view=ViewSettings(scale=0.5))
     with pytest.raises(BadInput, match="lower learning rate"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.data.patterns import make_patterns
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate import knn
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import EvaluateSettings, KnnMonitor, knn_accuracy, knn_predict, knn_scores, last_bank
@@ -195,20 +195,20 @@ def test_nearest_comes_first() -> None:
     assert nearest(bank, query, 6, own=torch.tensor([1])).tolist() == [[2, 0, 3]]  # nor to fill up
 
 
-def numbered(num: int) -> Pictures:
+def numbered(num: int) -> ImageSplit:
     """Pictures that hold their number, of four classes in turn."""
     images = np.zeros((num, 8, 8, 3), np.uint8)
     images[:, 0, 0, 0] = np.arange(num)
-    return Pictures(images, np.arange(num, dtype=np.int64) % 4)
+    return ImageSplit(images, np.arange(num, dtype=np.int64) % 4)
 
 
 @pytest.fixture
 def monitor() -> KnnMonitor:
     """It takes a matrix for an encoder: a row is the feature of the picture with its number."""
     pictures = numbered(40)
-    data = DataSet("x", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
+    data = ImageDataset("x", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
 
-    def features(encoder: Any, some: Pictures) -> Tensor:
+    def features(encoder: Any, some: ImageSplit) -> Tensor:
         found: Tensor = encoder[torch.from_numpy(some.take(range(len(some)))[:, 0, 0, 0].astype(np.int64))]
         return found
 

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import PLAIN, LabelledViews, held_out, select, stratified, usable_rows
 from msvq.evaluate.scores import Scores, scores
 
@@ -84,15 +84,15 @@ def test_rows_without_a_label_are_left_out() -> None:
     assert (LABELS[usable_rows(LABELS, np.arange(600))] >= 0).all()
 
 
-def numbered(num: int, *, size: int = 8) -> Pictures:
+def numbered(num: int, *, size: int = 8) -> ImageSplit:
     """Pictures whose grey level is their number, and whose label is its last digit."""
     images = np.broadcast_to(np.arange(num, dtype=np.uint8)[:, None, None, None], (num, size, size, 3))
-    return Pictures(images, np.arange(num, dtype=np.int64) % 10)
+    return ImageSplit(images, np.arange(num, dtype=np.int64) % 10)
 
 
 def views_of(rows: NDArray[np.int64] | None, *, batch_size: int, even: bool = False, seed: int = 0) -> LabelledViews:
     bank = numbered(200)
-    data = DataSet("numbers", bank, bank, bank, tuple("0123456789"), (0.0,) * 3, (1 / 255,) * 3, 8, 8)
+    data = ImageDataset("numbers", bank, bank, bank, tuple("0123456789"), (0.0,) * 3, (1 / 255,) * 3, 8, 8)
     return LabelledViews(
         data, rows, view=PLAIN, batch_size=batch_size, seed=seed, device=torch.device("cpu"), even=even
     )
@@ -122,8 +122,8 @@ def test_an_epoch_shows_every_chosen_picture_once_with_its_label(even: bool, siz
 
 def test_crops_are_drawn_anew_each_epoch() -> None:
     images = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8).repeat(20, 0)
-    bank = Pictures(images, np.arange(20, dtype=np.int64) % 2)
-    data = DataSet("noise", bank, bank, bank, ("a", "b"), (0.0,) * 3, (1.0,) * 3, 8, 16)
+    bank = ImageSplit(images, np.arange(20, dtype=np.int64) % 2)
+    data = ImageDataset("noise", bank, bank, bank, ("a", "b"), (0.0,) * 3, (1.0,) * 3, 8, 16)
     views = LabelledViews(data, None, view=PLAIN, batch_size=20, seed=0, device=torch.device("cpu"))
     (first, _), (second, _) = next(views.epoch(0)), next(views.epoch(1))
     assert first.shape == (20, 3, 8, 8)  # crops of the training size

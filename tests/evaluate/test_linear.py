@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.augment import ViewSettings
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate import linear as module
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.linear import LinearResult, LinearSettings, linear_evaluation, new_head
@@ -26,24 +26,26 @@ CPU = torch.device("cpu")
 COLOURS = np.array([(250, 10, 10), (10, 250, 10), (10, 10, 250)])
 
 
-def coloured(num: int, *, seed: int, size: int = 16, classes: Sequence[int] = (0, 1, 2)) -> Pictures:
+def coloured(num: int, *, seed: int, size: int = 16, classes: Sequence[int] = (0, 1, 2)) -> ImageSplit:
     """Noisy pictures of three colours."""
     rng = np.random.default_rng(seed)
     labels = np.asarray(classes, np.int64)[np.arange(num) % len(classes)]
     images = COLOURS[labels][:, None, None] + rng.normal(0, 25, (num, size, size, 3))
-    return Pictures(images.clip(0, 255).astype(np.uint8), labels)
+    return ImageSplit(images.clip(0, 255).astype(np.uint8), labels)
 
 
-def colours(num: int = 60, *, num_test: int = 45, test_size: int = 16) -> DataSet:
+def colours(num: int = 60, *, num_test: int = 45, test_size: int = 16) -> ImageDataset:
     bank, test = coloured(num, seed=0), coloured(num_test, seed=1, size=test_size)
-    return DataSet("colours", bank, bank, test, ("red", "green", "blue"), (0.4,) * 3, (0.3,) * 3, 16, test_size)
+    return ImageDataset("colours", bank, bank, test, ("red", "green", "blue"), (0.4,) * 3, (0.3,) * 3, 16, test_size)
 
 
 def tiny() -> ResNet:
     return ResNet((1, 1, 1, 1), width=4)
 
 
-def evaluate(encoder: nn.Module, data: DataSet, rows: Any = None, *, seed: int = 0, **settings: Any) -> LinearResult:
+def evaluate(
+    encoder: nn.Module, data: ImageDataset, rows: Any = None, *, seed: int = 0, **settings: Any
+) -> LinearResult:
     chosen = LinearSettings(**{"epochs": 3, "batch_size": 16, **settings})
     return linear_evaluation(encoder, data, rows, chosen, device=CPU, seed=seed)
 
@@ -191,8 +193,8 @@ def test_only_the_given_rows_are_learned_from() -> None:
     assert result.num_train == len(rows) == 18
     spoilt = data.bank.take(np.arange(60))
     spoilt[np.setdiff1d(np.arange(60), rows)] = 0
-    bank = Pictures(spoilt, data.bank.labels)
-    other = DataSet("colours", bank, bank, data.test, data.class_names, data.mean, data.std, 16, 16)
+    bank = ImageSplit(spoilt, data.bank.labels)
+    other = ImageDataset("colours", bank, bank, data.test, data.class_names, data.mean, data.std, 16, 16)
     assert torch.equal(evaluate(encoder, other, rows).head.weight, result.head.weight)
 
 
@@ -205,14 +207,14 @@ def test_the_best_epoch_is_the_first_of_the_highest() -> None:
 def test_what_cannot_be_evaluated_is_said() -> None:
     data, encoder = colours(), tiny()
     empty = data.test.part(0, 0)
-    unlabelled = DataSet("colours", data.bank, empty, empty, (), data.mean, data.std, 16, 16)
+    unlabelled = ImageDataset("colours", data.bank, empty, empty, (), data.mean, data.std, 16, 16)
     with pytest.raises(BadInput, match="no labelled picture"):
         evaluate(encoder, unlabelled)
     with pytest.raises(BadInput, match="no labelled picture"):
         evaluate(encoder, data, np.zeros(0, np.int64))
     with pytest.raises(BadInput, match="one class"):
         evaluate(encoder, data, np.flatnonzero(data.bank.labels == 1))
-    untested = DataSet("colours", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16)
+    untested = ImageDataset("colours", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16)
     with pytest.raises(BadInput, match="test"):
         evaluate(encoder, untested)
     for change in ({"size": 8}, {"view": ViewSettings(scale=0.5)}):

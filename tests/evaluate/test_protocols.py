@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.schema import Section
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate import protocols
 from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.linear import LinearSettings
-from msvq.evaluate.protocols import Subject, by_knn
+from msvq.evaluate.protocols import EvalContext, by_knn
 from msvq.model.backbones import BackboneSettings
 from msvq.report.page import write_report
 from msvq.runs.evaluate import measure, save_result
@@ -27,12 +27,12 @@ NUM = 24
 VOTE = KnnSettings(k=3)
 
 
-def subject(bank: Tensor, test: Tensor) -> Subject:
+def subject(bank: Tensor, test: Tensor) -> EvalContext:
     """Of features of pictures of four classes in turn."""
-    pictures = Pictures(np.zeros((NUM, 8, 8, 3), np.uint8), np.arange(NUM, dtype=np.int64) % 4)
-    data = DataSet("four", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
+    pictures = ImageSplit(np.zeros((NUM, 8, 8, 3), np.uint8), np.arange(NUM, dtype=np.int64) % 4)
+    data = ImageDataset("four", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
     cpu = torch.device("cpu")
-    return Subject(nn.Identity(), BackboneSettings(), data, cpu, "fp32", Display(), cached=(bank, test))
+    return EvalContext(nn.Identity(), BackboneSettings(), data, cpu, "fp32", Display(), cached=(bank, test))
 
 
 def features() -> Tensor:

@@ -15,7 +15,7 @@ from msvq.api import save_encoder
 from msvq.config.resolve import resolve
 from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
-from msvq.export.subject import Subject, read_subject
+from msvq.export.subject import ExportSource, read_subject
 from msvq.model.backbones import make_backbone
 
 MakeRun = Callable[..., msvq.Run]
@@ -60,10 +60,10 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
 
 
 @pytest.fixture
-def subject_of(narrow: msvq.Run) -> Callable[..., Subject]:
+def subject_of(narrow: msvq.Run) -> Callable[..., ExportSource]:
     """A subject with another network than the run's, as a backbone of that name would be."""
 
-    def make(encoder: nn.Module, **backbone: Any) -> Subject:
+    def make(encoder: nn.Module, **backbone: Any) -> ExportSource:
         subject = read_subject(narrow, "last")
         lively(encoder).requires_grad_(False)
         with torch.inference_mode():

@@ -15,7 +15,7 @@ from msvq.export.card import escaped, model_card, slug
 from msvq.export.folder import config, example, training
 from msvq.export.formats import make_plan
 from msvq.export.results import measured
-from msvq.export.subject import Subject, read_subject
+from msvq.export.subject import ExportSource, read_subject
 from msvq.runs.checkpoint import write_checkpoint
 
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
@@ -30,7 +30,7 @@ CHECKED: dict[str, Any] = {
 
 
 @pytest.fixture
-def hostile(narrow: msvq.Run) -> Subject:
+def hostile(narrow: msvq.Run) -> ExportSource:
     """Names that try to be something else, wherever a name comes from a run."""
     folder = narrow.path / "eval"
     folder.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def hostile(narrow: msvq.Run) -> Subject:
     return replace(read_subject(narrow, "last"), data=HOSTILE)
 
 
-def test_hostile_names_stay_names(hostile: Subject) -> None:
+def test_hostile_names_stay_names(hostile: ExportSource) -> None:
     plan = make_plan("torchscript", hostile)
     text = model_card(hostile, plan, format="torchscript", licence="<b>mine</b>", checked=CHECKED)
     assert text.count("\n---\n") == 1

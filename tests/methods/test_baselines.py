@@ -24,7 +24,7 @@ from msvq.methods.simsiam import SimSiam
 from msvq.methods.snclr import SNCLR
 from msvq.methods.supervised import Supervised
 from msvq.model.backbones import ResNet
-from msvq.model.losses import cross_view, info_nce, negative_cosine, neighbour_contrast, nt_xent, unit
+from msvq.model.losses import cross_view, info_nce, l2_normalize, negative_cosine, neighbour_contrast, nt_xent
 
 Make = Callable[..., Any]
 N, DIM, SIZE = 5, 6, 12
@@ -81,14 +81,14 @@ class TestMoCoV2:
             stepped = copy.deepcopy(method)
             assert stepped(batch(x1, x2)).value.item() == pytest.approx(expected)
             assert stepped.queue.pointer == stored % SIZE
-            torch.testing.assert_close(stepped.queue.keys[:N], unit(x2))
+            torch.testing.assert_close(stepped.queue.keys[:N], l2_normalize(x2))
             if form == "sum":
-                torch.testing.assert_close(stepped.queue.keys[N : 2 * N], unit(x1))
+                torch.testing.assert_close(stepped.queue.keys[N : 2 * N], l2_normalize(x1))
 
     def test_keys_become_negatives_only_afterwards(self, on_embeddings: Make) -> None:
         method, (x1, x2) = on_embeddings(MoCoV2, dim=DIM, queue_size=SIZE), embeddings(2)
         method(batch(x1, x2))
-        torch.testing.assert_close(method.queue.keys[:N], unit(x2))
+        torch.testing.assert_close(method.queue.keys[:N], l2_normalize(x2))
 
     def test_gradient_reaches_the_query_and_no_key(self, on_embeddings: Make) -> None:
         method, (x1, x2) = on_embeddings(MoCoV2, dim=DIM, queue_size=SIZE), embeddings(2)
@@ -137,7 +137,7 @@ class TestBYOLAndSimSiam:
     def test_byol_by_loops(self, on_embeddings: Make) -> None:
         method, (x1, x2) = on_embeddings(BYOL, dim=DIM), embeddings(2)
         slow = sum(2 - 2 * cosine(x1[i], x2[i]) for i in range(N)) / N
-        squared = (unit(x1) - unit(x2)).square().sum(1).mean().item()
+        squared = (l2_normalize(x1) - l2_normalize(x2)).square().sum(1).mean().item()
         assert value(method, x1, x2) == pytest.approx(slow)
         assert slow == pytest.approx(squared)
         assert 0 <= slow <= 4
@@ -217,7 +217,7 @@ class TestMeanShift:
         keys = method.queue.keys
         for i in range(N):  # four in all, the own target first
             torch.testing.assert_close(found[i], keys[slow_nearest(x2[i], keys, 4)])
-            torch.testing.assert_close(found[i][0], unit(x2)[i])
+            torch.testing.assert_close(found[i][0], l2_normalize(x2)[i])
 
     def test_cmsf_by_loops(self, on_embeddings: Make) -> None:
         method, (x1, x2, x3) = on_embeddings(CMSF, dim=DIM, queue_size=SIZE, k=3, symmetric=False), embeddings(3)
@@ -251,8 +251,8 @@ class TestMeanShift:
     def test_cmsf_queues_hold_the_same_pictures(self, on_embeddings: Make) -> None:
         method, (x1, x2, x3) = on_embeddings(CMSF, dim=DIM, queue_size=SIZE), embeddings(3)
         method(batch(x1, x2, x3))
-        torch.testing.assert_close(method.queue.keys[:N], unit(x2))
-        torch.testing.assert_close(method.second_queue.keys[:N], unit(x3))
+        torch.testing.assert_close(method.queue.keys[:N], l2_normalize(x2))
+        torch.testing.assert_close(method.second_queue.keys[:N], l2_normalize(x3))
         assert torch.equal(method.queue.labels, method.second_queue.labels)
 
     def previous(self, on_embeddings: Make, **options: Any) -> Any:
@@ -274,7 +274,7 @@ class TestMeanShift:
             constrained = [allowed[j] for j in slow_nearest(x2[i], allowed, 2)]
             slow += (slow_distance(x1[i], unconstrained) + slow_distance(x1[i], constrained)) / 2 / N
         assert loss == pytest.approx(slow)
-        torch.testing.assert_close(stepped.previous[where], unit(x2))  # for the next epoch
+        torch.testing.assert_close(stepped.previous[where], l2_normalize(x2))  # for the next epoch
 
     def test_cmsf_without_a_constraint_has_equal_halves(self, on_embeddings: Make) -> None:
         method, (x1, x2) = self.previous(on_embeddings, k=3, num_constrained=SIZE), embeddings(2)
@@ -321,7 +321,7 @@ class TestNNCLR:
 
     def test_original_form_has_one_term(self, on_embeddings: Make) -> None:
         p, n = embeddings(2)
-        one = neighbour_contrast(p, unit(n)[:, None], temp=0.2, both_ways=False).item()
+        one = neighbour_contrast(p, l2_normalize(n)[:, None], temp=0.2, both_ways=False).item()
         slow = -sum(slow_log_softmax([cosine(n[i], other) / 0.2 for other in p], i) for i in range(N)) / N
         assert one == pytest.approx(slow)
         method = on_embeddings(NNCLR, dim=DIM, queue_size=SIZE, both_ways=False)
@@ -385,7 +385,7 @@ class TestSNCLR:
 
     def test_labels(self, on_embeddings: Make) -> None:
         method, (x1, _) = on_embeddings(SNCLR, dim=DIM, queue_size=SIZE, k=4), embeddings(2)
-        neighbours = unit(torch.randn(N * 4, DIM, dtype=torch.float64)).view(N, 4, DIM)
+        neighbours = l2_normalize(torch.randn(N * 4, DIM, dtype=torch.float64)).view(N, 4, DIM)
         a = method.soft_labels(x1, neighbours)
         torch.testing.assert_close(a.sum(1), torch.ones(N, dtype=torch.float64))  # beside the own key's 1
         assert (a.max(1).values / a.min(1).values <= math.e**2).all()
@@ -395,7 +395,7 @@ class TestSNCLR:
 
     def test_gradient_also_flows_through_the_labels_unless_detached(self, on_embeddings: Make) -> None:
         method, (x1, _) = on_embeddings(SNCLR, dim=DIM, queue_size=SIZE, k=4), embeddings(2)
-        neighbours = unit(torch.randn(N * 4, DIM, dtype=torch.float64)).view(N, 4, DIM)
+        neighbours = l2_normalize(torch.randn(N * 4, DIM, dtype=torch.float64)).view(N, 4, DIM)
         weights = torch.randn(N, 4, dtype=torch.float64)
         (method.soft_labels(x1.requires_grad_(), neighbours) * weights).sum().backward()
         assert x1.grad is not None
@@ -448,8 +448,8 @@ class TestSCE:
         ressl.queues["1"].load_state_dict(method.queue.state_dict())
         x1, x2 = embeddings(2)
         keys = method.queue.keys
-        negatives = (unit(x1) @ keys.T / 0.1).exp().sum(1)
-        positive = ((unit(x1) * unit(x2)).sum(1) / 0.1).exp()
+        negatives = (l2_normalize(x1) @ keys.T / 0.1).exp().sum(1)
+        positive = ((l2_normalize(x1) * l2_normalize(x2)).sum(1) / 0.1).exp()
         ceiling = -(negatives / (positive + negatives)).log().mean().item()
         moco = info_nce(x1, x2, keys, temp=0.1).item()
         expected = share * moco + (1 - share) * value(ressl, x1, x2) + (1 - share) * ceiling
@@ -498,7 +498,7 @@ class TestCO2:
         for alpha in (0.0, 1.0):
             method = on_embeddings(CO2, dim=DIM, queue_size=SIZE, alpha=alpha)
             torch.manual_seed(4)
-            method.queue.keys = unit(torch.randn(SIZE, DIM, dtype=torch.float64))
+            method.queue.keys = l2_normalize(torch.randn(SIZE, DIM, dtype=torch.float64))
             q, k = x1.clone().requires_grad_(), x2.clone().requires_grad_()
             method(batch(q, k)).value.backward()
             assert k.grad is None
@@ -509,7 +509,7 @@ class TestCO2:
     def test_its_kl_with_entropy_is_ressl(self, on_embeddings: Make) -> None:
         ressl = on_embeddings(ReSSL, dim=DIM, queue_size=SIZE, student_temp=0.05, teacher_temp=0.05)
         x1, x2 = embeddings(2)
-        log_q, log_k = (torch.log_softmax(unit(x) @ ressl.queues["1"].keys.T / 0.05, 1) for x in (x1, x2))
+        log_q, log_k = (torch.log_softmax(l2_normalize(x) @ ressl.queues["1"].keys.T / 0.05, 1) for x in (x1, x2))
         kl = (log_k.exp() * (log_k - log_q)).sum(1).mean()
         entropy = -(log_k.exp() * log_k).sum(1).mean()
         assert value(ressl, x1, x2) == pytest.approx((kl + entropy).item())

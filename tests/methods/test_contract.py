@@ -119,15 +119,15 @@ WITH_SOFT_LABELS = {"msvq", "msv", "mq", "msvq-dagger", "msvq-x3", "msvq-x5", "r
 
 
 @every_method
-def test_sights_show_the_queue_as_it_was_before_the_step(name: str, tiny: Make, random_batch: Make) -> None:
+def test_soft_labels_show_the_queue_as_it_was_before_the_step(name: str, tiny: Make, random_batch: Make) -> None:
     method = tiny(METHODS[name])
     method(random_batch(method, seed=1))
     before = [m.keys for m in method.modules() if isinstance(m, Queue)]
     labels = [m.labels for m in method.modules() if isinstance(m, Queue)]
-    sights = method(random_batch(method, seed=2)).sights
-    assert bool(sights) == (name in WITH_SOFT_LABELS)
-    for sight in sights:
-        slot = next(i for i, keys in enumerate(before) if torch.equal(keys, sight.keys))
-        assert torch.equal(labels[slot], sight.labels)
-        assert not sight.z.requires_grad
-        torch.testing.assert_close(sight.z.norm(dim=1), torch.ones(len(sight.z)))
+    soft_labels = method(random_batch(method, seed=2)).soft_labels
+    assert bool(soft_labels) == (name in WITH_SOFT_LABELS)
+    for soft_label in soft_labels:
+        slot = next(i for i, keys in enumerate(before) if torch.equal(keys, soft_label.keys))
+        assert torch.equal(labels[slot], soft_label.labels)
+        assert not soft_label.z.requires_grad
+        torch.testing.assert_close(soft_label.z.norm(dim=1), torch.ones(len(soft_label.z)))

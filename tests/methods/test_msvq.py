@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from msvq.methods import METHODS, Batch, Method
 from msvq.methods.msvq import MQ, MSV, MSVQ, MSVQX3, MSVQX5, MSVQDagger, ReSSL
-from msvq.model.losses import info_nce, unit
+from msvq.model.losses import info_nce, l2_normalize
 
 Make = Callable[..., Any]
 FAMILY: list[type[MSVQ]] = [MSVQ, MSV, MQ, MSVQDagger, MSVQX3, MSVQX5, ReSSL]
@@ -84,8 +84,8 @@ def test_gradient_on_similarities_has_the_papers_form(on_embeddings: Make) -> No
     method = on_embeddings(MSVQ, dim=DIM, queue_size=SIZE)
     k1, k2 = (method.queues[b].keys.clone() for b in "12")
     x = embeddings(1, 2, 3, 4)
-    x[1] = unit(x[1]).requires_grad_()
-    z = {a: unit(value) for a, value in x.items()}
+    x[1] = l2_normalize(x[1]).requires_grad_()
+    z = {a: l2_normalize(value) for a, value in x.items()}
 
     def relation(a: int, keys: Tensor, temp: float) -> Tensor:
         return torch.softmax(z[a].detach() @ keys.T / temp, 1)
@@ -114,8 +114,8 @@ def test_gradient_agrees_with_finite_differences(on_embeddings: Make) -> None:
 def test_msv_averages_its_labels(on_embeddings: Make) -> None:
     method = on_embeddings(MSV, dim=DIM, queue_size=SIZE)
     keys, x = method.queues["1"].keys.clone(), embeddings(1, 2, 3)
-    p = sum(torch.softmax(unit(x[a]) @ keys.T / 0.04, 1) for a in (2, 3)) / 2
-    log_s = torch.log_softmax(unit(x[1]) @ keys.T / 0.1, 1)
+    p = sum(torch.softmax(l2_normalize(x[a]) @ keys.T / 0.04, 1) for a in (2, 3)) / 2
+    log_s = torch.log_softmax(l2_normalize(x[1]) @ keys.T / 0.1, 1)
     torch.testing.assert_close(step(method, x).value, -(p * log_s).sum(1).mean())
 
 
@@ -125,11 +125,11 @@ def test_logged_kl_is_the_loss_less_the_teachers_entropy(kind: type[MSVQ], on_em
     keys, x = {int(b): queue.keys.clone() for b, queue in method.queues.items()}, embeddings(1, 2, 3, 4, 5)
 
     def kl(view: int, queue: int) -> Tensor:
-        p = torch.softmax(unit(x[view]) @ keys[queue].T / 0.04, 1)
-        log_s = torch.log_softmax(unit(x[1]) @ keys[queue].T / 0.1, 1)
+        p = torch.softmax(l2_normalize(x[view]) @ keys[queue].T / 0.04, 1)
+        log_s = torch.log_softmax(l2_normalize(x[1]) @ keys[queue].T / 0.1, 1)
         return torch.nn.functional.kl_div(log_s, p, reduction="batchmean")
 
-    expected = torch.stack([kl(label.view, label.queue) for label in kind.soft_labels]).mean()
+    expected = torch.stack([kl(label.view, label.queue) for label in kind.soft_label_specs]).mean()
     torch.testing.assert_close(step(method, x).logs["kl"], expected)
 
 
@@ -145,15 +145,15 @@ def test_equal_views_and_temperatures_teach_nothing(on_embeddings: Make) -> None
 def test_a_cold_teacher_gives_its_nearest_key_as_label(on_embeddings: Make) -> None:
     method = on_embeddings(ReSSL, dim=DIM, queue_size=SIZE, teacher_temp=1e-6)
     keys, x = method.queues["1"].keys.clone(), embeddings(1, 2)
-    nearest = (unit(x[2]) @ keys.T).argmax(1)
-    expected = nn.functional.cross_entropy(unit(x[1]) @ keys.T / 0.1, nearest)
+    nearest = (l2_normalize(x[2]) @ keys.T).argmax(1)
+    expected = nn.functional.cross_entropy(l2_normalize(x[1]) @ keys.T / 0.1, nearest)
     torch.testing.assert_close(step(method, x).value, expected)
 
 
 def test_a_hot_teacher_gives_the_uniform_label(on_embeddings: Make) -> None:
     method = on_embeddings(ReSSL, dim=DIM, queue_size=SIZE, teacher_temp=1e9)
     keys, x = method.queues["1"].keys.clone(), embeddings(1, 2)
-    expected = -torch.log_softmax(unit(x[1]) @ keys.T / 0.1, 1).mean()
+    expected = -torch.log_softmax(l2_normalize(x[1]) @ keys.T / 0.1, 1).mean()
     torch.testing.assert_close(step(method, x).value, expected)
 
 
@@ -187,7 +187,7 @@ def test_queues_store_what_the_paper_says(kind: type[MSVQ], on_embeddings: Make)
     step(method, x)
     for b, view in {"1": 2, "2": 4}.items():  # never view 3 or 5, and never the student's
         if b in method.queues:
-            torch.testing.assert_close(method.queues[b].keys[:N], unit(x[view]))
+            torch.testing.assert_close(method.queues[b].keys[:N], l2_normalize(x[view]))
             assert torch.equal(method.queues[b].keys[N:], before[b][N:])
             assert torch.equal(method.queues[b].labels, method.queues["1"].labels)
     assert method.queues["1"].labels[:N].tolist() == list(range(N))
@@ -253,9 +253,9 @@ def test_following_before_or_after_the_step_gives_the_same_losses(
     first = tiny(kind, bn_splits=4)
     second = copy.deepcopy(first)
     optimisers = [torch.optim.SGD(m.student.parameters(), lr=0.05) for m in (first, second)]
-    follows = [teacher.follow for teacher in second.teachers]
+    follows = [teacher.ema_update for teacher in second.teachers]
     for teacher in second.teachers:
-        monkeypatch.setattr(teacher, "follow", lambda student: None)
+        monkeypatch.setattr(teacher, "ema_update", lambda student: None)
     for seed in range(4):
         losses = []
         for method, optimiser in zip((first, second), optimisers, strict=True):
@@ -363,13 +363,13 @@ def test_a_method_without_forward_says_so() -> None:
 
 
 @pytest.mark.parametrize("kind", FAMILY)
-def test_sights_are_the_soft_labels_by_the_papers_names(kind: type[MSVQ], on_embeddings: Make) -> None:
+def test_the_losses_soft_labels_are_the_soft_labels_by_the_papers_names(kind: type[MSVQ], on_embeddings: Make) -> None:
     method = on_embeddings(kind, dim=DIM, queue_size=SIZE, teacher_temp=0.06)
     keys = {int(b): queue.keys.clone() for b, queue in method.queues.items()}
     x = embeddings(1, 2, 3, 4, 5)
-    sights = step(method, x).sights
-    assert [sight.name for sight in sights] == [f"view{label.view}" for label in kind.soft_labels]
-    for sight, label in zip(sights, kind.soft_labels, strict=True):
-        torch.testing.assert_close(sight.z, unit(x[label.view]))  # the teachers start as the identity
-        assert torch.equal(sight.keys, keys[label.queue])
-        assert sight.temp == 0.06
+    soft_labels = step(method, x).soft_labels
+    assert [soft_label.name for soft_label in soft_labels] == [f"view{label.view}" for label in kind.soft_label_specs]
+    for soft_label, label in zip(soft_labels, kind.soft_label_specs, strict=True):
+        torch.testing.assert_close(soft_label.z, l2_normalize(x[label.view]))  # the teachers start as the identity
+        assert torch.equal(soft_label.keys, keys[label.queue])
+        assert soft_label.temp == 0.06

@@ -42,7 +42,7 @@ def test_a_whole_share_is_the_picture_itself(monkeypatch: pytest.MonkeyPatch, sy
     fix_share(method, monkeypatch, 1.0)
     x1, x2 = pictures(), pictures()
     base = copy.deepcopy(method.base)
-    base.follow(batch(x1, x2))
+    base.ema_update(batch(x1, x2))
     k1, k2 = (copy.deepcopy(base).targets(batch(x2 if k == 1 else x1, x1 if k == 1 else x2)) for k in (1, 2))
     q1, q2 = copy.deepcopy(base).student(x1), copy.deepcopy(base).student(x2)
 
@@ -67,7 +67,7 @@ def test_the_loss_of_a_part_share(monkeypatch: pytest.MonkeyPatch, through: str)
         mixture = 0.3 * x2 + 0.7 * x2.flip(0)
         parts = [base(batch(x1, x)).value for x in (x2, mixture, mixture.flip(0))]
     else:
-        base.follow(both)
+        base.ema_update(both)
         targets = base.targets(both)
         mixture = 0.3 * x1 + 0.7 * x1.flip(0)
         parts = [base.compare(base.student(x), targets).value for x in (x1, mixture, mixture.flip(0))]
@@ -137,16 +137,16 @@ def test_through_the_whole_step_the_base_runs_three_times(random_batch: Make) ->
     options = {"hidden_dim": 16, "output_dim": 8, "momentum": 0.5}
     method = UnMix(ResNet(width=2), base="byol", base_options=options, through="whole")
     teacher = method.base.teacher
-    follows: list[int] = []
-    follow = teacher.follow
+    updates: list[int] = []
+    ema_update = teacher.ema_update
 
     def counted(student: torch.nn.Module) -> None:
-        follows.append(1)
-        follow(student)
+        updates.append(1)
+        ema_update(student)
 
-    teacher.follow = counted
+    teacher.ema_update = counted
     assert torch.isfinite(method(random_batch(method)).value)
-    assert len(follows) == 3
+    assert len(updates) == 3
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from msvq.core.errors import BadInput
 from msvq.model.backbones import BackboneSettings, ResNet, make_backbone
-from msvq.model.initial import fit, read_weights
+from msvq.model.initial import match_state_dict, read_weights
 from msvq.model.pooling import Pooled
 
 State = dict[str, Tensor]
@@ -38,7 +38,7 @@ def same(left: State, right: State) -> bool:
 @pytest.mark.parametrize("prefix", ["", "module.", "net.", "encoder_q.", "module.encoder_q.net.", "backbone."])
 def test_the_prefix_is_found(prefix: str) -> None:
     theirs = state()
-    found = fit(state(), under(prefix, theirs) | head(prefix), "x.pth")
+    found = match_state_dict(state(), under(prefix, theirs) | head(prefix), "x.pth")
     assert same(found.weights, theirs)
     assert (found.prefix, found.left_out, found.elsewhere) == (prefix, ["fc.weight", "fc.bias"], 0)
 
@@ -46,20 +46,20 @@ def test_the_prefix_is_found(prefix: str) -> None:
 def test_what_learns_goes_before_its_teacher() -> None:
     student, teacher = state(), state()
     file = under("module.encoder_k.", teacher) | under("module.encoder_q.", student) | {"module.queue": torch.zeros(3)}
-    found = fit(state(), file, "x.pth")
+    found = match_state_dict(state(), file, "x.pth")
     assert same(found.weights, student)
     assert (found.prefix, found.elsewhere) == ("module.encoder_q.", len(teacher) + 1)
 
 
 def test_a_pooled_network_takes_the_plain_names() -> None:
     theirs = state()
-    found = fit(Pooled(ResNet(width=2)).state_dict(), theirs, "x.pth")
+    found = match_state_dict(Pooled(ResNet(width=2)).state_dict(), theirs, "x.pth")
     assert same(found.weights, under("network.", theirs))
 
 
 def test_old_files_do_not_count_batches() -> None:
     file = {name: value for name, value in state().items() if "num_batches" not in name}
-    assert list(fit(state(), file, "x").weights) == list(state())
+    assert list(match_state_dict(state(), file, "x").weights) == list(state())
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_old_files_do_not_count_batches() -> None:
 )
 def test_what_does_not_fit_is_named(file: State, sentence: str) -> None:
     with pytest.raises(BadInput, match=sentence):
-        fit(state(), file, "--init x.pth")
+        match_state_dict(state(), file, "--init x.pth")
 
 
 def test_torchvisions_own_resnet_fits_the_standard_stem() -> None:
     own = make_backbone(BackboneSettings(stem="standard"), 32).state_dict()
     theirs = torchvision.models.resnet18().state_dict()
-    found = fit(own, theirs, "library")
+    found = match_state_dict(own, theirs, "library")
     assert found.left_out == ["fc.weight", "fc.bias"]
     assert torch.equal(found.weights["conv1.weight"], theirs["conv1.weight"])
 
@@ -89,16 +89,16 @@ def test_torchvisions_own_resnet_fits_the_standard_stem() -> None:
 def test_a_classifier_beside_what_is_kept_of_a_head_is_left_out() -> None:
     timm = pytest.importorskip("timm")
     own = make_backbone(BackboneSettings(name="timm:test_convnext"), 32).state_dict()
-    found = fit(own, timm.create_model("test_convnext", num_classes=5).state_dict(), "x")
+    found = match_state_dict(own, timm.create_model("test_convnext", num_classes=5).state_dict(), "x")
     assert found.left_out == ["head.fc.weight", "head.fc.bias"]
     mobile = make_backbone(BackboneSettings(name="torchvision:convnext_tiny"), 32).state_dict()
-    found = fit(mobile, torchvision.models.convnext_tiny().state_dict(), "x")
+    found = match_state_dict(mobile, torchvision.models.convnext_tiny().state_dict(), "x")
     assert found.left_out == ["classifier.2.weight", "classifier.2.bias"]
 
 
 def test_a_small_stem_for_weights_of_a_small_stem() -> None:
     with pytest.raises(BadInput, match=r"backbone\.stem=small \(or small-pool\)"):
-        fit(state(stem="standard"), state(), "x")
+        match_state_dict(state(stem="standard"), state(), "x")
 
 
 @pytest.mark.parametrize("nest", [(), ("state_dict",), ("model",), ("checkpoint", "model")])
@@ -108,7 +108,7 @@ def test_files_of_torch_save_may_be_nested(tmp_path: Path, nest: tuple[str, ...]
     for key in reversed(nest):
         value = {key: value, "epoch": 3, "args": argparse.Namespace(lr=0.1), "optimizer": {"state": {0: {"m": None}}}}
     torch.save(value, tmp_path / "x.pth")
-    found = fit(state(), read_weights(tmp_path / "x.pth"), "x.pth")
+    found = match_state_dict(state(), read_weights(tmp_path / "x.pth"), "x.pth")
     assert same(found.weights, theirs)
     assert found.prefix == ".".join([*nest, "module."])
 
@@ -116,7 +116,7 @@ def test_files_of_torch_save_may_be_nested(tmp_path: Path, nest: tuple[str, ...]
 def test_safetensors(tmp_path: Path) -> None:
     theirs = state()
     save_file(theirs, tmp_path / "x.safetensors")
-    assert same(fit(state(), read_weights(tmp_path / "x.safetensors"), "x").weights, theirs)
+    assert same(match_state_dict(state(), read_weights(tmp_path / "x.safetensors"), "x").weights, theirs)
 
 
 class Hostile:

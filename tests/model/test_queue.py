@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 
 
@@ -18,7 +18,7 @@ def test_slots_fill_in_order_and_the_oldest_goes_first() -> None:
     queue, batches = Queue(8, 4), [torch.randn(4, 4) for _ in range(3)]
     for index, z in enumerate(batches):
         queue.push(z, torch.full((4,), index))
-    torch.testing.assert_close(queue.keys, unit(torch.cat([batches[2], batches[1]])))
+    torch.testing.assert_close(queue.keys, l2_normalize(torch.cat([batches[2], batches[1]])))
     assert queue.labels.tolist() == [2, 2, 2, 2, 1, 1, 1, 1]
     assert queue.pushed == 12
 
@@ -38,7 +38,7 @@ def test_a_batch_that_does_not_divide_the_queue_wraps_and_drops_nothing(num: int
     for _ in range(5):
         z = torch.randn(num, 4)
         queue.push(z, torch.zeros(num, dtype=torch.int64))
-        seen.append(unit(z))
+        seen.append(l2_normalize(z))
     newest = torch.cat(seen)[-7:]
     assert queue.pointer == 5 * num % 7
     torch.testing.assert_close(queue.keys.roll(-int(queue.pointer), 0), newest)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from msvq.model import relations as module
-from msvq.model.losses import info_nce, similarity, unit
+from msvq.model.losses import info_nce, l2_normalize, similarity
 from msvq.model.queue import Queue
 from msvq.model.relations import Relation, by_rows, cross_entropy, entropy, relation, relations
 
@@ -19,7 +19,7 @@ N, DIM, SIZE = 6, 5, 37
 
 
 def some(num: int, seed: int = 0) -> Tensor:
-    return unit(torch.randn(num, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
+    return l2_normalize(torch.randn(num, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))
 
 
 @pytest.fixture(params=[1, N * 3, N * 10, 10**6])
@@ -60,8 +60,8 @@ def test_gradient_is_that_of_the_matrix(piece: int) -> None:
     y.copy_(x)
     x.requires_grad_()
     y.requires_grad_()
-    cross_entropy(p, relation(unit(x), keys, 0.1)).backward()
-    F.cross_entropy(unit(y) @ keys.T / 0.1, dense).backward()
+    cross_entropy(p, relation(l2_normalize(x), keys, 0.1)).backward()
+    F.cross_entropy(l2_normalize(y) @ keys.T / 0.1, dense).backward()
     torch.testing.assert_close(x.grad, y.grad)
 
 
@@ -69,7 +69,7 @@ def test_gradient_agrees_with_finite_differences(piece: int) -> None:
     keys, p = some(SIZE, 3), relation(some(N, 1), some(SIZE, 3), 0.05)
 
     def loss(x: Tensor) -> Tensor:
-        first, second = relations(unit(x), keys, 0.1, 0.3)
+        first, second = relations(l2_normalize(x), keys, 0.1, 0.3)
         return cross_entropy(p, first) + 0.5 * second.log_sum.sum()
 
     assert torch.autograd.gradcheck(loss, (torch.randn(N, DIM, dtype=torch.float64, requires_grad=True),))
@@ -98,7 +98,7 @@ def test_an_empty_queue_has_no_mass() -> None:
 
 def test_entropy_of_equal_and_of_certain_rows() -> None:
     keys = torch.eye(8)
-    assert entropy(relation(unit(torch.ones(2, 8)), keys, 0.1)).item() == pytest.approx(math.log(8))
+    assert entropy(relation(l2_normalize(torch.ones(2, 8)), keys, 0.1)).item() == pytest.approx(math.log(8))
     assert entropy(relation(keys, keys, 1e-3)).item() == pytest.approx(0)
 
 

@@ -19,7 +19,7 @@ def test_moving_average_has_its_closed_form() -> None:
     for p in network.parameters():
         p.data.normal_()
     for _ in range(7):
-        teacher.follow(network)
+        teacher.ema_update(network)
     shares = 0.9**7
     for now, first, target in zip(teacher.network.parameters(), start, network.parameters(), strict=True):
         torch.testing.assert_close(now, shares * first + (1 - shares) * target)
@@ -31,8 +31,8 @@ def test_momentum_one_freezes_and_zero_copies() -> None:
     start = [p.clone() for p in network.parameters()]
     for p in network.parameters():
         p.data.normal_()
-    frozen.follow(network)
-    copy.follow(network)
+    frozen.ema_update(network)
+    copy.ema_update(network)
     assert all(map(torch.equal, frozen.network.parameters(), start))
     assert all(map(torch.equal, copy.network.parameters(), network.parameters()))
 
@@ -47,7 +47,7 @@ def test_buffers_are_the_teachers_own() -> None:
     teacher = Teacher(network, momentum=0.0)
     network(torch.randn(8, 3, 8, 8, dtype=torch.float64))
     untouched = [b.clone() for b in teacher.network.buffers()]
-    teacher.follow(network)
+    teacher.ema_update(network)
     assert all(map(torch.equal, teacher.network.buffers(), untouched))
     teacher(torch.randn(8, 3, 8, 8, dtype=torch.float64))
     assert teacher.network.get_buffer("backbone.bn1.num_batches_tracked") == 1

@@ -15,7 +15,7 @@ from msvq.core.console import Display
 from msvq.data.decode import FACTS, examine, facts_of
 from msvq.data.folders import list_folder
 from msvq.data.splits import Splits
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.preflight import inspection
 from msvq.preflight.inspection import WINDOW, find_copies, fit_to_count, inspect_pictures, near_pairs
 
@@ -133,9 +133,9 @@ def test_files_and_arrays_are_seen_alike(tmp_path: Path) -> None:
     assert seen.readable.tolist() == [0, 1, 2, 4, 5]
     assert seen.unreadable == ((3, "is not a picture"),)
     pixels = np.stack([np.asarray(scene(seed)) for seed in (0, 1, 2, 4, 5)])
-    train = Pictures(pixels[:3], np.zeros(3, np.int64))
+    train = ImageSplit(pixels[:3], np.zeros(3, np.int64))
     arrays = inspect_pictures(
-        Splits(train, train, Pictures(pixels[3:], np.ones(2, np.int64)), ("a", "b")), 1, Display()
+        Splits(train, train, ImageSplit(pixels[3:], np.ones(2, np.int64)), ("a", "b")), 1, Display()
     )
     assert arrays.num_train == 3
     assert list(arrays.names) == ["train 0", "train 1", "train 2", "test 0", "test 1"]

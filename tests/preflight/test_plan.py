@@ -18,7 +18,7 @@ from msvq.preflight.advice import Alternative, advise, duration, gigabytes
 from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
 from msvq.preflight.plan import plan
-from msvq.preflight.trial_run import find_scene, rehearse
+from msvq.preflight.trial_run import find_scene, run_trial
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
 
@@ -95,7 +95,7 @@ def test_the_labels_that_vote_in_the_end_count(tmp_path: Path) -> None:
     overrides = ["backbone.width=4", "train.batch_size=32", "method.bn_splits=1", "evaluate.knn_bank=5000"]
     settings = resolve(recipe="cifar10", data_root=tmp_path, overrides=overrides)
     scene = find_scene(settings, Display())
-    with rehearse(settings, scene, recipe="cifar10") as trial:
+    with run_trial(settings, scene, recipe="cifar10") as trial:
         one, last = _time_evaluation(trial, scene)
         assert last > 3 * one  # features of all 50,000 rather than of 5,000, beside 10,000 of the test
         assert _evaluation_bytes(trial, scene) == 4 * (32 * (3 * 50_000 + 2 * 10_000) + SIMILARITIES)

@@ -15,7 +15,7 @@ from msvq.core.errors import BadInput
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import open_dataset
 from msvq.evaluate.linear import LinearSettings
-from msvq.runs.evaluate import LONGEST_NAME, _settings, evaluate, identity, open_for, save_result
+from msvq.runs.evaluate import LONGEST_NAME, _settings, evaluate, open_for, protocol_id, save_result
 
 RESULT: dict[str, Any] = {
     **{"kind": "linear", "data": "x", "data_fingerprint": "0123456789", "transfer": False, "checkpoint": "last"},
@@ -33,14 +33,14 @@ def named(folder: Path, **changed: Any) -> str:
 def test_a_setting_given_at_its_default_is_no_change(tmp_path: Path) -> None:
     settings, changes = _settings(LinearSettings, {"epochs": 100, "view.crop_area": [0.08, 1.0], "lr": None})
     assert (settings, changes) == (LinearSettings(), {})
-    assert identity("linear", settings, changes) == "linear-100/1"
+    assert protocol_id("linear", settings, changes) == "linear-100/1"
     assert named(tmp_path, changes=changes) == "linear"
 
 
 def test_of_the_given_settings_those_that_change_something_are_told() -> None:
     settings, changes = _settings(LinearSettings, {"epochs": 100, "view.flip": 0.2, "batch_size": 8})
     assert changes == {"view.flip": 0.2, "batch_size": 8}
-    assert identity("linear", settings, changes) == "linear-100/1+view.flip=0.2+batch_size=8"
+    assert protocol_id("linear", settings, changes) == "linear-100/1+view.flip=0.2+batch_size=8"
 
 
 def test_an_unknown_setting_is_told_the_keys_of_its_section() -> None:

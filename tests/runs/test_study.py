@@ -12,13 +12,13 @@ from rich.console import Console
 
 import msvq
 from msvq.api import Run
-from msvq.config.adapt import complete
+from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate import knn
 from msvq.methods import Method
 from msvq.report.records import read_record
@@ -26,7 +26,7 @@ from msvq.runs import analyze as analysis
 from msvq.runs import evaluate as evaluation
 from msvq.runs import finished as studying
 from msvq.runs.evaluate import evaluate
-from msvq.runs.finished import study
+from msvq.runs.finished import evaluate_finished_run
 from msvq.train.build import build_method
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ class Scene:
     """An untrained method on few patterns, and what was told of it."""
 
     settings: Settings
-    data: DataSet
+    data: ImageDataset
     method: Method
     path: Path
     told: io.StringIO
@@ -49,7 +49,7 @@ class Scene:
         loader = Loader(self.data.train, batch_size=32, seed=0, device=CPU)
         display = Display(Console(file=self.told, width=1000))
         options: dict[str, Any] = {"step": 1, "protocols": protocols, "display": display}
-        return study(Run(self.path), self.settings, self.data, self.method, loader, **options)
+        return evaluate_finished_run(Run(self.path), self.settings, self.data, self.method, loader, **options)
 
     def shown(self, found: dict[str, Any], *, as_json: bool) -> str:
         """What `msvq analyze` prints."""
@@ -62,7 +62,7 @@ class Scene:
 def scene(tmp_path: Path) -> Scene:
     settings = resolve(data="patterns", overrides=[*SMALL, *VOTE])
     data = open_dataset(settings.data)
-    settings = complete(settings, data, CPU)
+    settings = fill_from_data(settings, data, CPU)
     return Scene(settings, data, build_method(settings, data.size), tmp_path, io.StringIO())
 
 

@@ -16,14 +16,14 @@ from rich.console import Console
 from torch import Tensor
 
 from msvq.config.train_settings import TrainSettings
-from msvq.core.distributed import in_shares, rank
+from msvq.core.distributed import map_sharded, rank
 from msvq.data.augment import STRONG, WEAK, Augment, ViewSettings
 from msvq.data.loader import Loader
 from msvq.data.patterns import make_patterns
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.train.ddp import joined
+from msvq.train.ddp import process_group
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
@@ -39,9 +39,9 @@ class Double(Augment):
 
 
 @cache
-def pictures() -> Pictures:
+def pictures() -> ImageSplit:
     images, labels = make_patterns(96, seed=3)
-    return Pictures(images[:, ::2, ::2].copy(), labels)
+    return ImageSplit(images[:, ::2, ::2].copy(), labels)
 
 
 def steps(
@@ -101,9 +101,9 @@ def steps(
 
 def main() -> None:
     folder, cases = sys.argv[1:]
-    with joined():
+    with process_group():
         for num in range(5):  # also where the shares cannot be equal
-            assert in_shares(num, torch.arange(num).__getitem__).tolist() == list(range(num))
+            assert map_sharded(num, torch.arange(num).__getitem__).tolist() == list(range(num))
         torch.save([steps(**case) for case in json.loads(cases)], Path(folder) / f"{rank()}.pt")
 
 

@@ -12,7 +12,7 @@ import pytest
 import msvq
 from msvq.data.patterns import make_patterns
 from msvq.runs.checkpoint import read_checkpoint
-from msvq.runs.metrics import RunLog, read_metrics
+from msvq.runs.metrics import MetricsWriter, read_metrics
 from msvq.train.callbacks import Line, Listeners
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
@@ -49,7 +49,7 @@ class Heard:
 def test_a_logger_that_fails_is_told_once_and_left(tmp_path: Path) -> None:
     broken, whole = Heard(fails_at=2), Heard()
     listeners, said = Listeners([broken, whole]), list[str]()
-    log = RunLog(tmp_path / "metrics.jsonl", listeners.hear)
+    log = MetricsWriter(tmp_path / "metrics.jsonl", listeners.hear)
     log.write("eval", {"step": 0})
     with listeners.listening(log.path, {}, 0, said.append):
         for step in (1, 2, 3):
@@ -103,7 +103,7 @@ def test_all_wait_for_what_is_heard_where_somebody_listens(monkeypatch: pytest.M
     for logger, expected in ((Heard(), [0, "all meet", 1]), (None, [])):
         listeners, order = Listeners([logger] if logger else []), list[object]()
         monkeypatch.setattr("msvq.train.callbacks.wait_for_first", lambda order=order: order.append("all meet"))
-        log = RunLog(tmp_path / "metrics.jsonl")
+        log = MetricsWriter(tmp_path / "metrics.jsonl")
         log.rewind(-1)
         log.write("eval", {"step": 0})
         if logger is not None:

@@ -18,8 +18,8 @@ import msvq
 from msvq.cli import main
 from msvq.cli.pretrain import how_to_go_on
 from msvq.config.resolve import Settings
-from msvq.runs.checkpoint import Cadence, is_whole, parse_cadence, read_checkpoint, write_checkpoint
-from msvq.runs.metrics import RunLog
+from msvq.runs.checkpoint import SaveInterval, is_whole, parse_save_interval, read_checkpoint, write_checkpoint
+from msvq.runs.metrics import MetricsWriter
 from msvq.train.signals import Interrupted, Interruptions
 from msvq.train.trainer import Trainer
 
@@ -47,23 +47,23 @@ def last(run: Path) -> dict[str, Any]:
 
 
 def test_cadences() -> None:
-    assert parse_cadence(500) == (500, 0.0)
-    assert parse_cadence("500") == (500, 0.0)
-    assert parse_cadence("30s") == (None, 30.0)
-    assert parse_cadence("5m") == (None, 300.0)
-    assert parse_cadence("1.5h") == (None, 5400.0)
+    assert parse_save_interval(500) == (500, 0.0)
+    assert parse_save_interval("500") == (500, 0.0)
+    assert parse_save_interval("30s") == (None, 30.0)
+    assert parse_save_interval("5m") == (None, 300.0)
+    assert parse_save_interval("1.5h") == (None, 5400.0)
     for wrong in (0, -3, "0s", "5 parsecs", "", "m"):
         with pytest.raises(ValueError, match="number of steps, or a time"):
-            parse_cadence(wrong)
+            parse_save_interval(wrong)
     clock = [0.0]
-    cadence = Cadence("30s", now=lambda: clock[0])
+    cadence = SaveInterval("30s", now=lambda: clock[0])
     clock[0] = 29.9
     assert not cadence.due(1)
     clock[0] = 30.0
     assert cadence.due(1)
     cadence.saved()
     assert not cadence.due(2)
-    assert [step for step in range(1, 10) if Cadence(4).due(step)] == [4, 8]
+    assert [step for step in range(1, 10) if SaveInterval(4).due(step)] == [4, 8]
 
 
 def test_a_bad_cadence_is_one_sentence() -> None:
@@ -183,7 +183,7 @@ def test_how_to_go_on_names_what_has_to_be_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_of_the_metrics_costs_no_other(tmp_path: Path) -> None:
-    log = RunLog(tmp_path / "metrics.jsonl")
+    log = MetricsWriter(tmp_path / "metrics.jsonl")
     for step in range(1, 6):
         log.write("step", {"step": step})
     lines = log.path.read_text().splitlines()

@@ -11,7 +11,7 @@ import torch
 
 import msvq
 from msvq.cli import main
-from msvq.config.adapt import check_unchanged, complete, with_findings
+from msvq.config.adapt import check_unchanged, fill_from_data, fill_from_run
 from msvq.config.resolve import Settings, resolve
 from msvq.data.sources import open_dataset
 from msvq.methods import METHODS, Method
@@ -69,7 +69,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 def as_run(asked: Settings) -> Settings:
     """The settings as a run of them writes them down."""
-    whole = complete(asked, open_dataset(asked.data), torch.device("cpu"))
+    whole = fill_from_data(asked, open_dataset(asked.data), torch.device("cpu"))
     return Settings.model_validate(whole.model_dump(mode="json"))
 
 
@@ -111,7 +111,7 @@ def test_the_same_training_is_told_from_another(here: Path, asked: dict[str, Any
         key: value.format(here=here) if isinstance(value, str) else value for key, value in asked.items()
     }
     saved = Saved(here / "run", {}, as_run(resolve(recipe="mine.yaml")))
-    assert saved.learns_the_same(resolve(recipe="mine.yaml", **words)) is same
+    assert saved.same_training_as(resolve(recipe="mine.yaml", **words)) is same
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_what_data_and_machine_decide_is_taken_from_the_run(method: str, overrid
     asked = resolve(recipe="demo", method=method, overrides=["data.limit=160", *overrides])
     run = as_run(asked)
     assert run != asked
-    assert with_findings(asked, run) == run
+    assert fill_from_run(asked, run) == run
 
 
 def test_what_was_asked_for_is_not_taken_from_the_run() -> None:
     run = as_run(resolve(recipe="demo", method="supervised", overrides=["data.limit=160"]))
     words = ["data.size=8", "data.test_size=9", "method.num_classes=77", "backbone.stem=standard"]
     asked = resolve(recipe="demo", method="supervised", precision="bf16", overrides=words)
-    assert with_findings(asked, run) == asked
+    assert fill_from_run(asked, run) == asked
 
 
 def test_a_finished_run_is_left_alone_only_if_it_is_asked_for_again(here: Path, says: Says) -> None:

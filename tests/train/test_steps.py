@@ -18,7 +18,7 @@ from msvq.core.errors import BadInput
 from msvq.core.memory import TRIM_THRESHOLD, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.loader import Loader
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
 from msvq.train.compile import compile_networks
@@ -83,7 +83,7 @@ class Pull(Method):
         self.views = ("weak", "weak")
 
     def forward(self, batch: Batch) -> Loss:
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
         z, target = self.student(batch.views[0]), self.teacher(batch.views[1])
         return Loss((z - target - 1).square().mean(), {"size": z.detach().abs().mean()})
 
@@ -94,7 +94,7 @@ def trainer_of(tmp_path: Path, **settings: Any) -> Trainer:
     train = TrainSettings(batch_size=8, epochs=1, base_lr=3.0, **settings)
     return Trainer(
         Pull(8),
-        Loader(Pictures(images.numpy(), labels.numpy()), batch_size=8, seed=0, device=torch.device("cpu")),
+        Loader(ImageSplit(images.numpy(), labels.numpy()), batch_size=8, seed=0, device=torch.device("cpu")),
         Augment({"weak": ViewSettings(crop_area=(1.0, 1.0), flip=0)}, size=8, mean=(0.5,) * 3, std=(0.5,) * 3),
         train,
         directory=tmp_path,

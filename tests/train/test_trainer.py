@@ -16,7 +16,7 @@ import torch
 import msvq
 from msvq.core.errors import BadInput
 from msvq.data.loader import Loader
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.methods import METHODS
 from msvq.train.trainer import Trainer
 
@@ -165,7 +165,7 @@ def test_a_loss_that_is_not_finite_stops_at_its_step(tmp_path: Path, monkeypatch
 
 def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
     images = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(40, 2, 2, 3).numpy()
-    pictures = Pictures(images, torch.arange(40).numpy())
+    pictures = ImageSplit(images, torch.arange(40).numpy())
     loader = Loader(pictures, batch_size=8, seed=1, device=torch.device("cpu"))
     first = [labels.tolist() for _, labels, _ in loader.epoch(0)]
     assert len(loader) == 5
@@ -177,7 +177,9 @@ def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
 
 
 def test_the_last_partial_batch_is_dropped_and_too_few_are_refused() -> None:
-    pictures = Pictures(torch.zeros(20, 2, 2, 3, dtype=torch.uint8).numpy(), torch.zeros(20, dtype=torch.int64).numpy())
+    pictures = ImageSplit(
+        torch.zeros(20, 2, 2, 3, dtype=torch.uint8).numpy(), torch.zeros(20, dtype=torch.int64).numpy()
+    )
     assert len(Loader(pictures, batch_size=8, seed=0, device=torch.device("cpu"))) == 2
     with pytest.raises(BadInput, match="20 pictures are fewer than one batch of 32"):
         Loader(pictures, batch_size=32, seed=0, device=torch.device("cpu"))

@@ -13,7 +13,7 @@ from msvq.cli import evaluate, export, info, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.core.launch import is_first
+from msvq.core.launch import is_main_process
 from msvq.core.version import __version__
 
 __all__ = ["app", "main"]
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
-        if not sentence or (isinstance(error, UsageError) and not is_first()):  # it has been said, or the help shown
+        if not sentence or (isinstance(error, UsageError) and not is_main_process()):  # said already
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             sentence = _full_disk(arguments)
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except (Stopped, KeyboardInterrupt, typer.Abort) as error:
         told = f": {error}" if isinstance(error, Stopped) else ""
-        if is_first():
+        if is_main_process():
             _say(f"msvq: interrupted{told}")
         sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
 

@@ -15,7 +15,7 @@ from msvq.data.sources import open_dataset
 from msvq.evaluate.knn import knn_accuracy
 from msvq.report.page import write_report
 from msvq.train.pretrain import pretrain
-from msvq.train.resume import barely_begun, has_checkpoint
+from msvq.train.resume import has_checkpoint, has_nothing_to_lose
 
 MADE_BY = "msvq demo"
 
@@ -29,7 +29,7 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     there = is_run(out)
     known = Run(out).environment() if there else {}
     plain = known.get("made_by") == MADE_BY and "resumed" not in known
-    own = plain or (not known and barely_begun(out) and not has_checkpoint(out))
+    own = plain or (not known and has_nothing_to_lose(out) and not has_checkpoint(out))
     if there and not own:
         raise BadInput(f"--out {str(out)!r} holds a run that is not the demo's alone; choose another --out")
     run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)

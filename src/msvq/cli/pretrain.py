@@ -22,7 +22,7 @@ from msvq.cli.options import (
     app,
 )
 from msvq.core.console import printable
-from msvq.core.launch import is_first
+from msvq.core.launch import is_main_process
 
 
 @app.command()
@@ -130,7 +130,7 @@ def pretrain(
         untouched = overwrite and not auto_resume and before is not None and before == _written(out)
         way = "nothing was changed" if untouched else how_to_go_on(out, method, backbone, auto_resume)
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
-    if not is_first():
+    if not is_main_process():
         return
     where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
     Console().print(where, soft_wrap=True, markup=False, highlight=False, emoji=False)
@@ -146,13 +146,13 @@ def _written(out: Path) -> int | None:
 
 def how_to_go_on(out: Path, method: str | None, backbone: str | None = None, auto_resume: bool = False) -> str:
     """What to type after a run was stopped."""
-    from msvq.core.user_code import is_code
+    from msvq.core.user_code import is_user_code
     from msvq.train.resume import has_checkpoint
 
     if not has_checkpoint(out):
         return f"nothing was trained yet, and the same command{'' if auto_resume else ' with --overwrite'} starts again"
     flags = {"method": method, "backbone": backbone}  # code is run only when it is named again
-    named = "".join(f" --{flag} {shlex.quote(name)}" for flag, name in flags.items() if name and is_code(name))
+    named = "".join(f" --{flag} {shlex.quote(name)}" for flag, name in flags.items() if name and is_user_code(name))
     return f"continue with: msvq pretrain --out {shlex.quote(str(out))} --resume{named}"
 
 

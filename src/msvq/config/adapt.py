@@ -7,11 +7,11 @@ import torch
 
 from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.precision import resolve_precision
-from msvq.core.user_code import is_code
+from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, is_path
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.model.backbones import LIBRARY
 from msvq.preflight.inspection import fit_to_count
 
@@ -35,11 +35,11 @@ MAY_CHANGE = {
     ("analyze", "batches"),
     ("analyze", "map"),
 }
-FACTS = ("num_classes", "num_pictures")  # of the data, that a method may leave open
+DATA_DEPENDENT = ("num_classes", "num_pictures")  # of the data, that a method may leave open
 PLACES = {("data", "mode"), ("data", "workers"), ("data", "root"), ("train", "device")}  # not worth a record
 
 
-def complete(settings: Settings, data: DataSet, device: torch.device) -> Settings:
+def fill_from_data(settings: Settings, data: ImageDataset, device: torch.device) -> Settings:
     """The settings with everything that depended on data and machine written out."""
     precision = resolve_precision(settings.train.precision, device)
     largest = max((side for _, side in settings.train.resolution or []), default=0)
@@ -50,10 +50,10 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
     backbone = settings.backbone.for_size(data.size)
     backbone = backbone.model_copy(update={"init": _written_down(backbone.init)})
     root = settings.data.root
-    place = {"source": absolute(settings.data.source), "root": None if root is None else at_home(root).absolute()}
+    place = {"source": absolute(settings.data.source), "root": None if root is None else expanduser(root).absolute()}
     sizes = {"size": data.size, "test_size": data.test_size}
-    facts = dict(zip(FACTS, (data.num_classes, len(data.train)), strict=True))
-    method = fill_facts(settings.method, facts)
+    facts = dict(zip(DATA_DEPENDENT, (data.num_classes, len(data.train)), strict=True))
+    method = fill_data_dependent(settings.method, facts)
     return settings.model_copy(
         update={
             "method": method,
@@ -64,7 +64,7 @@ def complete(settings: Settings, data: DataSet, device: torch.device) -> Setting
     )
 
 
-def with_findings(settings: Settings, run: Settings) -> Settings:
+def fill_from_run(settings: Settings, run: Settings) -> Settings:
     """The settings with what they leave to data and machine as a run has found it; paths as they are written down."""
     data = {"source": absolute(settings.data.source)}
     data |= {key: getattr(run.data, key) for key in ("size", "test_size") if getattr(settings.data, key) is None}
@@ -82,14 +82,14 @@ def with_findings(settings: Settings, run: Settings) -> Settings:
 
 
 def _facts_of(options: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    found = {key: run.get(key) for key in FACTS if key in options and options[key] is None}
+    found = {key: run.get(key) for key in DATA_DEPENDENT if key in options and options[key] is None}
     if isinstance(options.get("base_options"), dict) and isinstance(run.get("base_options"), dict):
         found["base_options"] = _facts_of(options["base_options"], run["base_options"])
     return {**options, **found}
 
 
 def _written_down(init: str | None) -> str | None:
-    return init if init in (None, LIBRARY) else str(at_home(str(init)).absolute())
+    return init if init in (None, LIBRARY) else str(expanduser(str(init)).absolute())
 
 
 def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -> tuple[Settings, list[str]]:
@@ -119,7 +119,7 @@ def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -
     return settings.model_copy(update={"method": method}), notes
 
 
-def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:
+def fill_data_dependent(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:
     """A method's options, also those of a method it wraps, with what only the data can tell."""
     filled = dict(options)
     for key, fact in facts.items():
@@ -128,7 +128,7 @@ def fill_facts(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]
         elif key in filled and filled[key] < fact:
             raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; null takes the data's")
     if isinstance(filled.get("base_options"), dict):
-        filled["base_options"] = fill_facts(filled["base_options"], facts)
+        filled["base_options"] = fill_data_dependent(filled["base_options"], facts)
     return filled
 
 
@@ -141,7 +141,7 @@ def check_unchanged(saved: Settings, now: Settings) -> dict[str, list[Any]]:
     changed: dict[str, list[Any]] = {}
     paths = is_path(saved.data.source) and is_path(now.data.source)
     moved = {("data", "source")} if paths else set()
-    if is_code(saved.backbone.name) and is_code(now.backbone.name):
+    if is_user_code(saved.backbone.name) and is_user_code(now.backbone.name):
         moved.add(("backbone", "name"))
     for section in ("data", "augment", "backbone", "method", "train", "evaluate", "analyze"):
         old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from msvq.config.train_settings import TrainSettings
 from msvq.core.errors import BadInput, unknown
 from msvq.core.schema import Section, explain, known_keys
-from msvq.core.user_code import is_code, not_allowed
+from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import RECIPE_OF, DataSettings
 from msvq.evaluate.diagnostics.monitor import AnalyzeSettings
@@ -201,7 +201,7 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         register_file(chosen)
     if chosen not in METHODS:
         if is_external(chosen):
-            raise not_allowed("method", chosen)
+            raise must_be_named_explicitly("method", chosen)
         raise unknown("method", chosen, METHODS)
     values["method"] = _unshared({**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen})
 
@@ -213,11 +213,11 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
         raise BadInput("'backbone' of a recipe is a block of keys")
     own = block.get("name", BackboneSettings().name)
     if name is None:
-        if is_code(str(own)):
-            raise not_allowed("backbone", str(own))
+        if is_user_code(str(own)):
+            raise must_be_named_explicitly("backbone", str(own))
         return
     name = str(name)
-    if is_code(name):  # it may be the same code in another place
+    if is_user_code(name):  # it may be the same code in another place
         register_backbone(name)
     elif name != own:
         block.pop("init", None)

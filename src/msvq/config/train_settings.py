@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 
 from msvq.core.precision import Precision
 from msvq.core.schema import Section
-from msvq.runs.checkpoint import parse_cadence
+from msvq.runs.checkpoint import parse_save_interval
 
 
 def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -21,7 +21,7 @@ Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_
 
 
 def _cadence(every: int | str) -> int | str:
-    parse_cadence(every)
+    parse_save_interval(every)
     return every
 
 

@@ -23,12 +23,12 @@ class Damaged(Exception):
     """Something is not what was written; the text says what."""
 
 
-def sealed(card: Mapping[str, Any], key: str = SEAL) -> dict[str, Any]:
+def with_checksum(card: Mapping[str, Any], key: str = SEAL) -> dict[str, Any]:
     """The card with a checksum of all that it says."""
     return {**card, key: _hash_card(card)}
 
 
-def unsealed(card: Mapping[str, Any], key: str = SEAL) -> dict[str, Any]:
+def verified(card: Mapping[str, Any], key: str = SEAL) -> dict[str, Any]:
     """What a sealed card says, or Damaged. Spaces and the order of its keys do not matter."""
     said = {name: value for name, value in card.items() if name != key}
     if card.get(key) != _hash_card(said):
@@ -41,7 +41,7 @@ def read_sealed(path: Path, *, marks: Set[str]) -> dict[str, Any] | None:
     try:
         card = json.loads(path.read_bytes())
         if isinstance(card, dict):
-            return unsealed(card) if {SEAL, *marks} & card.keys() else None
+            return verified(card) if {SEAL, *marks} & card.keys() else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, Damaged):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-patient: dist.ProcessGroup | None = None  # the ranks again, for waits that may be long; set by who joins them
+long_timeout_group: dist.ProcessGroup | None = None  # for waits that may be long; set by who joins the ranks
 
 
 def rank() -> int:
@@ -26,7 +26,7 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def own_rows() -> slice:
+def rank_slice() -> slice:
     """The rows of a whole batch that this rank holds."""
     return slice(rank(), None, world_size())
 
@@ -36,7 +36,7 @@ def gather(x: Tensor) -> Tensor:
     return cast(Tensor, _Gather.apply(x)) if world_size() > 1 else x
 
 
-def take(x: Tensor, order: Tensor) -> Tensor:
+def gather_permuted(x: Tensor, order: Tensor) -> Tensor:
     """This rank's rows of the whole batch put in another order: row p is row `order` [W n][p] of all the ranks' x.
 
     Only rows that change their rank cross the network.
@@ -46,7 +46,7 @@ def take(x: Tensor, order: Tensor) -> Tensor:
 
 def flip(x: Tensor) -> Tensor:
     """This rank's rows of the whole batch reversed."""
-    return take(x, torch.arange(len(x) * world_size()).flip(0)) if world_size() > 1 else x.flip(0)
+    return gather_permuted(x, torch.arange(len(x) * world_size()).flip(0)) if world_size() > 1 else x.flip(0)
 
 
 @torch.no_grad()
@@ -78,15 +78,15 @@ def largest(*numbers: int) -> list[int]:
     return [int(number) for number in found]
 
 
-def in_shares(num: int, work: Callable[[slice], Tensor]) -> Tensor:
+def map_sharded(num: int, work: Callable[[slice], Tensor]) -> Tensor:
     """`work`(all of `num` rows) -> [num, ...], of which each rank does a stretch."""
     if world_size() == 1:
         return work(slice(0, num))
     size = -(-num // world_size())
     starts = [min(r * size, num - size) for r in range(world_size())]  # of equal length: the last ones may overlap
     part = work(slice(starts[rank()], starts[rank()] + size)).contiguous()
-    if patient is not None:  # one rank's pictures may take minutes longer than another's
-        dist.barrier(group=patient)
+    if long_timeout_group is not None:  # one rank's pictures may take minutes longer than another's
+        dist.barrier(group=long_timeout_group)
     parts = [torch.empty_like(part) for _ in starts]
     dist.all_gather(parts, part)
     whole = part.new_empty(num, *part.shape[1:])
@@ -110,7 +110,7 @@ class _Gather(torch.autograd.Function):
         """What every rank's loss asks of this rank's rows."""
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
-        return total[own_rows()]
+        return total[rank_slice()]
 
 
 class _Take(torch.autograd.Function):

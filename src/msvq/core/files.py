@@ -28,7 +28,7 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
-def at_home(path: str | Path) -> Path:
+def expanduser(path: str | Path) -> Path:
     """With the home directory in place of `~`; `~name` of a user who is not there stays as it is."""
     try:
         return Path(path).expanduser()
@@ -36,7 +36,7 @@ def at_home(path: str | Path) -> Path:
         return Path(path)
 
 
-def no_room(place: Path, needed: int, what: str, ways: str) -> BadInput:
+def disk_full_error(place: Path, needed: int, what: str, ways: str) -> BadInput:
     """The error for a disk with too little space; `what`: what takes it, and `ways` out besides freeing some."""
     free = shutil.disk_usage(place).free
     return BadInput(

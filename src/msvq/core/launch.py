@@ -11,7 +11,7 @@ def num_processes() -> int:
     return _number("WORLD_SIZE") if started else 1
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that writes files and speaks for all of them."""
     return num_processes() == 1 or _number("RANK") == 0
 

@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 
 
 def home() -> Path:
     """`$MSVQ_HOME`, or `msvq` in the user's cache folder."""
     if chosen := os.environ.get("MSVQ_HOME"):
-        return at_home(chosen)
+        return expanduser(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msvq"
 
 

@@ -10,7 +10,7 @@ from msvq.data.loader import LAYERS, derive_seed
 
 
 @contextmanager
-def repeatable(seed: int, step: int, device: torch.device) -> Iterator[None]:
+def step_rng(seed: int, step: int, device: torch.device) -> Iterator[None]:
     """Inside, what is drawn follows from the seed, the step and the rank; outside, nothing is changed by it."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive_seed(seed, LAYERS, step, rank()))

@@ -35,14 +35,14 @@ def is_run(out: Path) -> bool:
     return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
 
 
-def real_place(path: Path) -> Path:
+def resolve_parent(path: Path) -> Path:
     """Where a file is written: links of its folders are followed; a link in its own place would be replaced."""
     return path.parent.resolve() / path.name
 
 
 def check_not_of_a_run(option: str, path: Path) -> None:
     """Raise if a file to write would take the place of one that a run needs."""
-    place = real_place(path)
+    place = resolve_parent(path)
     for folder in place.parents:
         if place.relative_to(folder).parts[0] in RUN_FILES and is_run(folder):
             raise BadInput(f"{option} {str(path)!r} would write over the run in {str(folder)!r}; choose another place")

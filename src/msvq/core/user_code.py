@@ -9,7 +9,7 @@ from types import ModuleType
 from msvq.core.errors import BadInput
 
 
-def is_code(name: str) -> bool:
+def is_user_code(name: str) -> bool:
     """Whether a name means something in a Python file rather than in this package or another."""
     return ".py:" in name
 
@@ -44,6 +44,6 @@ def failure(error: BaseException, path: Path) -> str:
     return f"{told} in line {lines[-1]}" if lines and lines[-1] is not None else told
 
 
-def not_allowed(kind: str, name: str) -> BadInput:
+def must_be_named_explicitly(kind: str, name: str) -> BadInput:
     """The refusal to run what only a recipe or a run names."""
     return BadInput(f"the {kind} is code in a file; to allow that, name it yourself: --{kind} {name}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from msvq.core.errors import BadInput
 from msvq.data.listing import hold_out
 from msvq.data.splits import Splits
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 
 # The names that people give to arrays, the first that is there counts.
 _TRAIN = ("images", "train_images", "x_train", "train_x", "x", "data", "arr_0")
@@ -60,14 +60,14 @@ def _check_contents(archive: ZipFile) -> None:
         raise BadZipFile("its table of contents is not whole")
 
 
-def _pictures(path: Path, found: dict[str, Any], images: tuple[str, ...], labels: tuple[str, ...]) -> Pictures | None:
+def _pictures(path: Path, found: dict[str, Any], images: tuple[str, ...], labels: tuple[str, ...]) -> ImageSplit | None:
     key = next((name for name in images if name in found), None)
     if key is None:
         return None
     pixels = _as_pictures(path, key, found[key])
     label_key = next((name for name in labels if name in found), None)
     if label_key is None:
-        return Pictures(pixels, np.full(len(pixels), -1, np.int64))
+        return ImageSplit(pixels, np.full(len(pixels), -1, np.int64))
     values = np.asarray(found[label_key])
     values = values.reshape(len(values), -1)[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.shape != pixels.shape[:1] or not np.issubdtype(values.dtype, np.integer):
@@ -77,7 +77,7 @@ def _pictures(path: Path, found: dict[str, Any], images: tuple[str, ...], labels
         )
     if values.size and values.min() < -1:
         raise BadInput(f"{path}: {label_key!r} holds {values.min()}; classes count from 0, and -1 is unknown")
-    return Pictures(pixels, values.astype(np.int64))
+    return ImageSplit(pixels, values.astype(np.int64))
 
 
 def _as_pictures(path: Path, key: str, array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -92,7 +92,7 @@ def _as_pictures(path: Path, key: str, array: NDArray[Any]) -> NDArray[np.uint8]
     return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
 
 
-def _split(train: Pictures, test: Pictures | None, *, whole: bool) -> Splits:
+def _split(train: ImageSplit, test: ImageSplit | None, *, whole: bool) -> Splits:
     """Labelled pictures for the bank, and a held-out tenth where there is no labelled test split."""
     everything = train.labels if test is None else np.concatenate([train.labels, test.labels])
     classes = np.unique(everything[everything >= 0])
@@ -104,7 +104,7 @@ def _split(train: Pictures, test: Pictures | None, *, whole: bool) -> Splits:
         return Splits(train, nothing, test or nothing, names)
     if num < 2:
         unused = f"without labels, the {len(test):,} test pictures are left out" if test is not None else ""
-        unlabelled = Pictures(train.images, np.full(len(train), -1, np.int64))
+        unlabelled = ImageSplit(train.images, np.full(len(train), -1, np.int64))
         return Splits(unlabelled, nothing, nothing, (), (unused,) if unused else ())
     if test is not None and (judged := np.flatnonzero(test.labels >= 0)).size:
         known = np.flatnonzero(train.labels >= 0)
@@ -119,11 +119,11 @@ def _split(train: Pictures, test: Pictures | None, *, whole: bool) -> Splits:
     return Splits(kept, _subset(kept, known), _subset(train, held_out), names, (note,))
 
 
-def _renumbered(pictures: Pictures, classes: NDArray[np.int64]) -> Pictures:
+def _renumbered(pictures: ImageSplit, classes: NDArray[np.int64]) -> ImageSplit:
     """With labels that count from 0 without gaps."""
     labels = np.where(pictures.labels < 0, -1, np.searchsorted(classes, pictures.labels))
-    return Pictures(pictures.images, labels)
+    return ImageSplit(pictures.images, labels)
 
 
-def _subset(pictures: Pictures, chosen: NDArray[np.int64]) -> Pictures:
-    return pictures if len(chosen) == len(pictures) else Pictures(pictures.take(chosen), pictures.labels[chosen])
+def _subset(pictures: ImageSplit, chosen: NDArray[np.int64]) -> ImageSplit:
+    return pictures if len(chosen) == len(pictures) else ImageSplit(pictures.take(chosen), pictures.labels[chosen])

@@ -8,7 +8,7 @@ import numpy as np
 
 from msvq.core.errors import BadInput
 from msvq.data.splits import Splits
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 
 
 def read_cifar(name: str, path: Path) -> Splits:
@@ -57,7 +57,7 @@ def _read_batches(path: Path, parts: list[str], test: str, labels: bytes, names:
     if len(missing) == len(parts) or not (path / test).is_file():
         raise BadInput(f"{path} holds no {test if len(missing) < len(parts) else parts[0]}; extract the archive again")
     batches = [_cifar_batch(path / part, labels) for part in parts if part not in missing]
-    train = Pictures(np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches]))
+    train = ImageSplit(np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches]))
     notes = (f"{path.name} lacks {', '.join(missing)}: training on {len(train):,} pictures",) if missing else ()
     meta = _unpickle(path / names[0]).get(names[1], []) if (path / names[0]).is_file() else []
     held_out = _cifar_batch(path / test, labels)
@@ -68,7 +68,7 @@ def _read_batches(path: Path, parts: list[str], test: str, labels: bytes, names:
     return Splits(train, train, held_out, class_names, notes)
 
 
-def _cifar_batch(path: Path, key: bytes) -> Pictures:
+def _cifar_batch(path: Path, key: bytes) -> ImageSplit:
     """Rows of 1024 red, 1024 green and 1024 blue values, row by row of the picture."""
     values = _unpickle(path)
     try:
@@ -80,4 +80,4 @@ def _cifar_batch(path: Path, key: bytes) -> Pictures:
     if not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
         raise BadInput(f"{path} is not a batch of pictures; extract it again")
     images = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return Pictures(images, labels.astype(np.int64))
+    return ImageSplit(images, labels.astype(np.int64))

@@ -16,12 +16,12 @@ PORTION = 128  # files that a process decodes at a time
 Name = str | PathLike[str]
 
 
-def at_hand(images: Any) -> Any:
+def materialise(images: Any) -> Any:
     """What can be looked at more than once: an iterator, such as `Path.glob` gives, as a list; all else as it is."""
     return list(images) if isinstance(images, Iterator) else images
 
 
-def are_files(images: object) -> TypeGuard[Iterable[Name]]:
+def are_paths(images: object) -> TypeGuard[Iterable[Name]]:
     """Whether these are the names of files: a list, a tuple, an array or a column of a table, of str or Path."""
     if isinstance(images, str | bytes | PathLike | Iterator) or not isinstance(images, Iterable):
         return False  # of an iterator, to look at the first would be to lose it
@@ -50,7 +50,7 @@ def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None
         pool.close()
 
 
-def as_pictures(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:
+def to_image_list(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:
     """Each picture as uint8 [H, W, 3]. An array [3, H, W] or [1, H, W] is one picture, not several grey ones."""
     if isinstance(images, (list, tuple)):
         return [_as_picture(np.asarray(image)) for image in images]

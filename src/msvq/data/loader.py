@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from msvq.core.distributed import own_rows
+from msvq.core.distributed import rank_slice
 from msvq.core.errors import BadInput
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 
 ORDER, VIEWS, LAYERS = 0, 1, 2  # streams of random numbers that one seed feeds
 
@@ -24,7 +24,7 @@ class Loader:
     On several ranks each reads its own rows of a batch, of `batch_size` / W pictures.
     """
 
-    def __init__(self, pictures: Pictures, *, batch_size: int, seed: int, device: torch.device) -> None:
+    def __init__(self, pictures: ImageSplit, *, batch_size: int, seed: int, device: torch.device) -> None:
         if len(pictures) < batch_size:
             few = "1 picture is" if len(pictures) == 1 else f"{len(pictures)} pictures are"
             lower = "lower train.batch_size or " if len(pictures) > 1 else ""  # a batch has two or more
@@ -42,7 +42,7 @@ class Loader:
         """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
         order = torch.randperm(len(self.pictures), generator=generator).numpy()
-        chosen = (order[i * self.batch_size : (i + 1) * self.batch_size][own_rows()] for i in range(start, len(self)))
+        chosen = (order[i * self.batch_size : (i + 1) * self.batch_size][rank_slice()] for i in range(start, len(self)))
         for images, numbers in self.pictures.batches(chosen):
             indices = torch.from_numpy(numbers)
             yield (

@@ -22,10 +22,10 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
+from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, with_checksum
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import no_room, write_atomically, write_text
+from msvq.core.files import disk_full_error, write_atomically, write_text
 from msvq.core.places import packs
 from msvq.data.decode import GONE, PASSING
 from msvq.data.items import Items, pieces
@@ -187,7 +187,7 @@ def _make(
             write_atomically(temporary / name, array.astype(FILES[name]).tofile)
         card |= {"root": printable(items.origin), "place": items.root, "side": side, "key": key}
         card["files"] = hash_files([temporary / name for name in FILES if pixels or name != PIXELS], display)
-        write_text(temporary / "pack.json", json.dumps(sealed(card)))
+        write_text(temporary / "pack.json", json.dumps(with_checksum(card)))
         shutil.rmtree(place / key, ignore_errors=True)  # one without pixels, or a damaged one
         temporary.rename(place / key)
     except OSError as error:
@@ -278,4 +278,4 @@ def _close_gaps(path: Path, kept: NDArray[np.int64], row: int) -> None:
 
 def _full(place: Path, needed: int) -> BadInput:
     ways = "point MSVQ_HOME at another disk, or decode while training with --set data.mode=stream"
-    return no_room(place, needed, "the pictures need", ways)
+    return disk_full_error(place, needed, "the pictures need", ways)

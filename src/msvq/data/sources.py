@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput, unknown
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.schema import Section
 from msvq.data.arrays import read_arrays
 from msvq.data.decode import header_size
@@ -22,7 +22,7 @@ from msvq.data.official import OFFICIAL, read_official
 from msvq.data.packing import open_pack
 from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.splits import Splits
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Stream, Streamed
 
 Found = Listing | HubPictures | Splits
@@ -58,7 +58,7 @@ def check_source(source: str) -> None:
     """Raise if there is no such data set; costs nothing, so it comes before any work."""
     if source in SOURCES or source.startswith(PREFIX):
         return
-    path = at_home(source)
+    path = expanduser(source)
     if not source or not path.exists():
         if path.name == source and not path.suffix:
             raise unknown("data set", source, SOURCES, more="or the path of a folder")
@@ -75,7 +75,7 @@ def absolute(source: str) -> str:
     """The source as it is written down: a path no longer depends on where the command ran."""
     if source in SOURCES or source.startswith(PREFIX):
         return source
-    return str(at_home(source).absolute())
+    return str(expanduser(source).absolute())
 
 
 def locate(
@@ -94,13 +94,13 @@ def locate(
             train, test = _patterns(PATTERNS_TRAIN, seed=0), _patterns(PATTERNS_TEST, seed=1)
         return Splits(train, train, test, CLASS_NAMES)
     if source in OFFICIAL:
-        root = None if settings.root is None else at_home(settings.root)
+        root = None if settings.root is None else expanduser(settings.root)
         return read_official(source, root, download=download, display=display)
     if download:
         raise BadInput(f"--download fetches a known data set ({', '.join(OFFICIAL)}), not {source!r}")
     if source.startswith(PREFIX):
         return open_hub(source.removeprefix(PREFIX), use_labels=use_labels, whole=whole)
-    path = at_home(source).absolute()
+    path = expanduser(source).absolute()
     if path.is_dir():
         return list_folder(path, use_labels=use_labels, whole=whole)
     if path.suffix.lower() in ARRAYS:
@@ -109,7 +109,7 @@ def locate(
     return list_file(path, use_labels=use_labels, whole=whole)
 
 
-def open_dataset(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> DataSet:
+def open_dataset(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> ImageDataset:
     """The data set that the settings name: in memory, packed and mapped, or streamed."""
     display = display or Display()
     found = limited(locate(settings, download=download, display=display), settings)
@@ -126,15 +126,15 @@ def limited(found: Found, settings: DataSettings) -> Found:
     if limit is None or limit >= len(found.train):
         return found
     chosen = choose(len(found.train), limit) if is_path(settings.source) else np.arange(limit)
-    train = Pictures(found.train.take(chosen), found.train.labels[chosen])
+    train = ImageSplit(found.train.take(chosen), found.train.labels[chosen])
     known = np.flatnonzero(train.labels >= 0)
     if not is_path(settings.source) and found.bank is not found.train:
         return replace(found, train=train)  # STL-10's labelled pictures are a set of their own
-    bank = train if len(known) == len(train) else Pictures(train.take(known), train.labels[known])
+    bank = train if len(known) == len(train) else ImageSplit(train.take(known), train.labels[known])
     return replace(found, train=train, bank=bank)
 
 
-def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
+def _from_arrays(settings: DataSettings, splits: Splits) -> ImageDataset:
     facts = OFFICIAL.get(settings.source)
     if settings.source == "patterns":
         mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -143,7 +143,7 @@ def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
         mean, std, size, test_size = facts.mean, facts.std, facts.size, facts.test_size
     else:
         (mean, std), (size, test_size) = statistics(splits.train), fitting_sizes(min(splits.train.images.shape[1:3]))
-    return DataSet(
+    return ImageDataset(
         name=_name(settings.source),
         train=splits.train,
         bank=splits.bank,
@@ -157,7 +157,7 @@ def _from_arrays(settings: DataSettings, splits: Splits) -> DataSet:
     )
 
 
-def open_files(settings: DataSettings, items: Listing | HubPictures, display: Display) -> DataSet:
+def open_files(settings: DataSettings, items: Listing | HubPictures, display: Display) -> ImageDataset:
     """The data set of pictures that are files, or the content of files: packed, or streamed."""
     facts = OFFICIAL.get(settings.source)
     size, test_size = (facts.size, facts.test_size) if facts else probe_sizes(items)
@@ -178,7 +178,7 @@ def open_files(settings: DataSettings, items: Listing | HubPictures, display: Di
         stream = Stream(items, side=side, max_lost=max_lost, num_workers=settings.workers)
     images = pack.images if stream is None else Streamed(stream, np.asarray(pack.kept))
     assert images is not None
-    pictures = Pictures(images, items.labels[pack.kept], pack.names)
+    pictures = ImageSplit(images, items.labels[pack.kept], pack.names)
     num_train = int(np.searchsorted(pack.kept, items.num_train))
     num_bank = int(np.searchsorted(pack.kept, items.num_bank))
     if not num_train:
@@ -194,7 +194,7 @@ def open_files(settings: DataSettings, items: Listing | HubPictures, display: Di
     unlisted = items.unlisted if isinstance(items, Listing) else ()
     if unlisted:
         notes.append(f"{len(unlisted):,} folders cannot be looked into, such as {unlisted[0][0]!r}; see skipped.csv")
-    return DataSet(
+    return ImageDataset(
         name=_name(settings.source),
         train=train,
         bank=pictures.part(0, num_bank),
@@ -213,7 +213,7 @@ def open_files(settings: DataSettings, items: Listing | HubPictures, display: Di
 
 def _name(source: str) -> str:
     """What a person calls the data set."""
-    path = at_home(source)
+    path = expanduser(source)
     return printable((path.stem if path.is_file() else path.name) or source)
 
 
@@ -229,11 +229,11 @@ def fitting_sizes(shorter_side: int) -> tuple[int, int]:
     return (32, 32) if shorter_side < 48 else (64, 64) if shorter_side < 80 else (64, 96)
 
 
-def statistics(pictures: Pictures) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def statistics(pictures: ImageSplit) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Mean and deviation of the channels, in 0..1, from up to 2,000 pictures."""
     sample = pictures.sample(2000)
     counts = np.zeros((3, 256), np.int64)
-    for images in sample.in_order(100):  # few at a time: counting widens the numbers
+    for images in sample.batches_in_order(100):  # few at a time: counting widens the numbers
         counts += [np.bincount(images[..., channel].reshape(-1), minlength=256) for channel in range(3)]
     values, weights = np.arange(256) / 255, counts / counts.sum(axis=1, keepdims=True)
     mean = weights @ values
@@ -243,5 +243,5 @@ def statistics(pictures: Pictures) -> tuple[tuple[float, float, float], tuple[fl
 
 
 @cache
-def _patterns(num: int, seed: int) -> Pictures:
-    return Pictures(*make_patterns(num, seed=seed))
+def _patterns(num: int, seed: int) -> ImageSplit:
+    return ImageSplit(*make_patterns(num, seed=seed))

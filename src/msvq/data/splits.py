@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 
 
 @dataclass(frozen=True)
 class Splits:
     """Pictures in memory. Without labels, bank and test are empty. `notes` are sentences about what is missing."""
 
-    train: Pictures
-    bank: Pictures
-    test: Pictures
+    train: ImageSplit
+    bank: ImageSplit
+    test: ImageSplit
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
 from msvq.data.splits import Splits
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 
 
 def read_stl10(path: Path) -> Splits:
@@ -17,18 +17,18 @@ def read_stl10(path: Path) -> Splits:
     if (path / "unlabeled_X.bin").is_file():
         more = _stl_images(path / "unlabeled_X.bin")
         unknown = np.full(len(more), -1, dtype=np.int64)
-        train, notes = Pictures(_joined(bank.take(range(len(bank))), more), np.append(bank.labels, unknown)), []
+        train, notes = ImageSplit(_joined(bank.take(range(len(bank))), more), np.append(bank.labels, unknown)), []
     listed = path / "class_names.txt"
     words = listed.read_text(encoding="utf-8", errors="replace").split() if listed.is_file() else []
     names = tuple(words) if len(words) == 10 else tuple(map(str, range(1, 11)))
     return Splits(train, bank, test, names, tuple(notes))
 
 
-def _labelled(path: Path, split: str) -> Pictures:
+def _labelled(path: Path, split: str) -> ImageSplit:
     images, labels = _stl_images(path / f"{split}_X.bin"), _stl_labels(path / f"{split}_y.bin")
     if len(images) != len(labels):
         raise BadInput(f"{path} has {len(images):,} {split} pictures and {len(labels):,} labels; extract it again")
-    return Pictures(images, labels)
+    return ImageSplit(images, labels)
 
 
 def _joined(first: NDArray[np.uint8], more: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageSplit:
     """A split: images uint8 [N, H, W, 3] and labels int64 [N], -1 where unknown."""
 
     images: NDArray[np.uint8] | Streamed
@@ -31,14 +31,14 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, start: int, stop: int | None) -> "Pictures":
+    def part(self, start: int, stop: int | None) -> "ImageSplit":
         """A stretch of the pictures, without copying them."""
         images = self.images
         if self.rows is not None:
-            return Pictures(images, self.labels[start:stop], rows=self.rows[start:stop])
+            return ImageSplit(images, self.labels[start:stop], rows=self.rows[start:stop])
         stretch = images.part(start, stop) if isinstance(images, Streamed) else images[start:stop]
         names = None if self.names is None else self.names.part(start, stop)
-        return Pictures(stretch, self.labels[start:stop], names)
+        return ImageSplit(stretch, self.labels[start:stop], names)
 
     def batches(self, chosen: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
         """Images of each set of indices, with the indices: those of a stream may differ from what was asked for."""
@@ -55,7 +55,7 @@ class Pictures:
             return np.zeros((0, *self.images.shape[1:]), np.uint8)
         return next(self.batches([chosen]))[0]
 
-    def in_order(self, num: int) -> Iterator[NDArray[np.uint8]]:
+    def batches_in_order(self, num: int) -> Iterator[NDArray[np.uint8]]:
         """All pictures, in batches of `num`."""
         if isinstance(self.images, Streamed):
             stretches = (np.arange(start, min(start + num, len(self))) for start in range(0, len(self), num))
@@ -65,34 +65,34 @@ class Pictures:
         else:
             yield from (self.images[start : start + num] for start in range(0, len(self), num))
 
-    def shown_labels(self) -> NDArray[np.int64]:
+    def labels_as_read(self) -> NDArray[np.int64]:
         """The labels of what `in_order` has yielded: a stream puts the next picture in the place of one it has lost."""
         return self.labels[self.images.shown()] if isinstance(self.images, Streamed) else self.labels
 
-    def thinned(self, num: int | None) -> "Pictures":
+    def subsample(self, num: int | None) -> "ImageSplit":
         """At most `num` pictures, a fixed random choice, without copying them; None: all."""
         if num is None or num >= len(self):
             return self
         chosen, images = choose(len(self), num), self.images
         if isinstance(images, Streamed):
-            return Pictures(Streamed(images.stream, images.positions[chosen]), self.labels[chosen])
+            return ImageSplit(Streamed(images.stream, images.positions[chosen]), self.labels[chosen])
         rows = chosen if self.rows is None else self.rows[chosen]
-        return Pictures(images, self.labels[chosen], rows=rows)
+        return ImageSplit(images, self.labels[chosen], rows=rows)
 
-    def sample(self, num: int) -> "Pictures":
+    def sample(self, num: int) -> "ImageSplit":
         """At most `num` pictures, evenly spaced, in memory."""
         chosen = np.unique(np.linspace(0, len(self) - 1, min(num, len(self))).astype(np.int64))
-        return Pictures(self.take(chosen), self.labels[chosen])
+        return ImageSplit(self.take(chosen), self.labels[chosen])
 
 
 @dataclass(frozen=True)
-class DataSet:
+class ImageDataset:
     """What a run trains on and is judged by. Without labels, bank and test are empty."""
 
     name: str
-    train: Pictures  # for pre-training; labels are used by analysis alone
-    bank: Pictures  # labelled pictures that kNN compares with
-    test: Pictures
+    train: ImageSplit  # for pre-training; labels are used by analysis alone
+    bank: ImageSplit  # labelled pictures that kNN compares with
+    test: ImageSplit
     class_names: tuple[str, ...]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]

@@ -7,10 +7,10 @@ from numpy import uint8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.core.distributed import in_shares
+from msvq.core.distributed import map_sharded
 from msvq.core.precision import autocast
 from msvq.data.augment import eval_view
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 
 
 @torch.no_grad()
@@ -44,19 +44,19 @@ def extract_features(
 
 
 def feature_function(
-    data: DataSet, device: torch.device, precision: str, advance: Callable[[int], None] = lambda num: None
-) -> Callable[[nn.Module, Pictures], Tensor]:
+    data: ImageDataset, device: torch.device, precision: str, advance: Callable[[int], None] = lambda num: None
+) -> Callable[[nn.Module, ImageSplit], Tensor]:
     """A function from an encoder and pictures to features [N, d], as the data set is tested.
 
     `advance` is told how many pictures are done. On several ranks each computes a share, and has all in the end.
     """
 
-    def features(encoder: nn.Module, pictures: Pictures) -> Tensor:
-        return in_shares(len(pictures), lambda rows: of_share(encoder, pictures.part(rows.start, rows.stop)))
+    def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
+        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.part(rows.start, rows.stop)))
 
-    def of_share(encoder: nn.Module, pictures: Pictures) -> Tensor:
+    def of_share(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
         def batches() -> Iterator[NDArray[uint8]]:
-            for images in pictures.in_order(500):
+            for images in pictures.batches_in_order(500):
                 yield images
                 advance(len(images))
 

@@ -12,10 +12,10 @@ from torch import nn
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import autocast, loss_scaler
-from msvq.core.randomness import repeatable
+from msvq.core.randomness import step_rng
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, num_batches
 from msvq.evaluate.linear import MOMENTUM, SEED, features_at_test_size, finite_mean, labelled_test, new_head
 from msvq.evaluate.scores import Scores, scores
@@ -75,7 +75,7 @@ def learning_part(network: nn.Module, depth: Literal["all", "last"]) -> nn.Modul
 
 def finetune(
     encoder: nn.Module,
-    data: DataSet,
+    data: ImageDataset,
     rows: Rows | None,
     settings: FinetuneSettings,
     *,
@@ -119,7 +119,7 @@ def finetune(
                 for group in optimiser.param_groups:
                     group["lr"] = warmup_cosine(step, base_lr=group["peak"], warmup_steps=0, total_steps=steps)
                 optimiser.zero_grad()
-                with repeatable(seed, step, device):
+                with step_rng(seed, step, device):
                     with autocast(device, precision):
                         features = network(pictures)
                     loss = F.cross_entropy(head(features.float()), labels)

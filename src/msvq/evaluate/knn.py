@@ -11,12 +11,12 @@ from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.core.distributed import in_shares
+from msvq.core.distributed import map_sharded
 from msvq.core.schema import Section
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import held_out
 from msvq.methods.base import Method
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
 GROUP = 8  # members of a group of the bank, of which the maximum is taken first
@@ -70,7 +70,7 @@ def knn_scores(bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int, te
     A query's weights are relative to its nearest. Computed in chunks of queries on the bank's device, so the whole
     [M, N] matrix is never held. k falls to N where N is smaller.
     """
-    bank, bank_labels = unit(bank), bank_labels.to(bank.device)
+    bank, bank_labels = l2_normalize(bank), bank_labels.to(bank.device)
     num, k = len(bank), min(k, len(bank))
     group = GROUP if 4 * k * GROUP <= num else 1  # else the groups to search are much of the bank
     num_groups = -(-num // group)
@@ -79,7 +79,7 @@ def knn_scores(bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int, te
     scores = bank.new_zeros(len(queries), num_classes)
     with torch.autocast(bank.device.type, enabled=False):  # fp32, whatever the caller computes in
         for chunk, votes in zip(queries.split(rows), scores.split(rows), strict=True):
-            unit_chunk = unit(chunk.to(bank.device)).to(bank.dtype)
+            unit_chunk = l2_normalize(chunk.to(bank.device)).to(bank.dtype)
             similarities, nearest = _top_similarities(unit_chunk, bank, k, buffer[: len(chunk)])
             # Relative to the nearest: the same vote for any temperature, and no overflow for a small one.
             weights = ((similarities - similarities.amax(1, keepdim=True)) / temp).exp()
@@ -104,13 +104,13 @@ def knn_accuracy(
     known, truth = (torch.from_numpy(part) for part in labels)
     num_classes = 1 + int(max(known.max(), truth.max()))
     vote = partial(knn_predict, k=k, temp=temp, num_classes=num_classes)
-    voted = in_shares(len(queries), lambda rows: vote(bank, known, queries[rows]))
+    voted = map_sharded(len(queries), lambda rows: vote(bank, known, queries[rows]))
     return 100 * float((voted == truth).float().mean())
 
 
-def last_bank(bank: Pictures, knn_bank: int | None) -> Pictures:
+def last_bank(bank: ImageSplit, knn_bank: int | None) -> ImageSplit:
     """Those that vote when a run is over: more than during it, but not without end."""
-    return bank if knn_bank is None else bank.thinned(max(knn_bank, LAST_BANK))
+    return bank if knn_bank is None else bank.subsample(max(knn_bank, LAST_BANK))
 
 
 class KnnMonitor:
@@ -121,13 +121,13 @@ class KnnMonitor:
 
     def __init__(
         self,
-        data: DataSet,
+        data: ImageDataset,
         settings: EvaluateSettings,
         *,
         epochs: int,
-        features: Callable[[nn.Module, Pictures], Tensor],
+        features: Callable[[nn.Module, ImageSplit], Tensor],
     ) -> None:
-        self.bank, self.test = data.bank.thinned(settings.knn_bank), data.test
+        self.bank, self.test = data.bank.subsample(settings.knn_bank), data.test
         self.settings, self.epochs, self.features = settings, epochs, features
         self.rest, self.held = np.arange(len(self.bank)), np.arange(0)
         if settings.validation:
@@ -142,7 +142,7 @@ class KnnMonitor:
     def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
         """`knn_top1`, `knn_top1_best` over the epochs trained so far, and `knn_top1_val` of the held-out pictures."""
         bank, test = (self.features(method.encoder, part) for part in (self.bank, self.test))
-        known, truth = self.bank.shown_labels(), self.test.shown_labels()
+        known, truth = self.bank.labels_as_read(), self.test.labels_as_read()
         vote = partial(knn_accuracy, k=self.settings.knn_k, temp=self.settings.knn_temp)
         found = {"knn_top1": vote(bank, test, (known, truth))}
         if len(self.held):

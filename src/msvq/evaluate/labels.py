@@ -12,7 +12,7 @@ from msvq.core.errors import BadInput
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.listing import by_class
 from msvq.data.loader import ORDER, VIEWS, derive_seed
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Streamed
 from msvq.train.limits import is_out_of_memory
 
@@ -75,12 +75,12 @@ def held_out(labels: NDArray[int64], share: float, seed: int) -> tuple[Rows, Row
     return rest, held
 
 
-def select(pictures: Pictures, rows: Rows) -> Pictures:
+def select(pictures: ImageSplit, rows: Rows) -> ImageSplit:
     """Some of the pictures, without copying them."""
     images, labels = pictures.images, pictures.labels[rows]
     if isinstance(images, Streamed):
-        return Pictures(Streamed(images.stream, images.positions[rows]), labels)
-    return Pictures(images, labels, rows=rows if pictures.rows is None else pictures.rows[rows])
+        return ImageSplit(Streamed(images.stream, images.positions[rows]), labels)
+    return ImageSplit(images, labels, rows=rows if pictures.rows is None else pictures.rows[rows])
 
 
 def num_batches(num: int, batch_size: int, *, even: bool = False) -> int:
@@ -98,7 +98,7 @@ class LabelledViews:
 
     def __init__(
         self,
-        data: DataSet,
+        data: ImageDataset,
         rows: Rows | None,
         *,
         view: ViewSettings,

@@ -20,7 +20,7 @@ from msvq.core.precision import autocast
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.data.loader import derive_seed
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, select
 from msvq.evaluate.scores import Scores, scores
@@ -79,7 +79,7 @@ class LinearResult:
         return self.epochs[self.best_epoch - 1]
 
 
-def labelled_test(data: DataSet) -> Pictures:
+def labelled_test(data: ImageDataset) -> ImageSplit:
     """The test pictures that have a label."""
     test = select(data.test, np.flatnonzero(data.test.labels >= 0))
     if not len(test):
@@ -89,8 +89,8 @@ def labelled_test(data: DataSet) -> Pictures:
 
 def features_at_test_size(
     encoder: nn.Module,
-    pictures: Pictures,
-    data: DataSet,
+    pictures: ImageSplit,
+    data: ImageDataset,
     *,
     device: torch.device,
     precision: str,
@@ -136,7 +136,7 @@ def finite_mean(losses: list[Tensor], epoch: int) -> float:
 
 def linear_evaluation(
     encoder: nn.Module,
-    data: DataSet,
+    data: ImageDataset,
     rows: Rows | None,
     settings: LinearSettings,
     *,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.files import write_atomically
-from msvq.data.store import DataSet, Pictures
-from msvq.model.losses import unit
+from msvq.data.store import ImageDataset, ImageSplit
+from msvq.model.losses import l2_normalize
 
 NUM_QUERIES, NUM_BANK = 10, 10_000
 
@@ -21,7 +21,7 @@ def nearest(bank: Tensor, queries: Tensor, num: int, *, own: Tensor | None = Non
 
     `own` [M] are the queries' own places in the bank, which are left out.
     """
-    similarities = unit(queries) @ unit(bank).T
+    similarities = l2_normalize(queries) @ l2_normalize(bank).T
     if own is not None:
         similarities.scatter_(1, own[:, None], -2)
     return similarities.topk(min(num, len(bank) - (own is not None)), dim=1).indices
@@ -39,9 +39,9 @@ def choose_queries(labels: Tensor, num: int, seed: int = 0) -> Tensor:
 
 def save_neighbours(
     path: Path,
-    data: DataSet,
+    data: ImageDataset,
     encoders: dict[str, nn.Module],
-    features: Callable[[nn.Module, Pictures], Tensor],
+    features: Callable[[nn.Module, ImageSplit], Tensor],
     *,
     num: int = 6,
 ) -> None:
@@ -49,10 +49,10 @@ def save_neighbours(
 
     Test pictures are looked up among training pictures; without labels, training pictures among the others.
     """
-    bank = (data.bank if data.has_labels else data.train).thinned(NUM_BANK)
+    bank = (data.bank if data.has_labels else data.train).subsample(NUM_BANK)
     source = data.test if data.has_labels else bank
     queries = choose_queries(torch.from_numpy(source.labels), max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
-    asked = Pictures(source.take(queries.numpy()), source.labels[queries.numpy()])
+    asked = ImageSplit(source.take(queries.numpy()), source.labels[queries.numpy()])
     arrays: dict[str, NDArray[Any]] = {"queries": asked.take(range(len(asked))), "query_labels": asked.labels}
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.core.schema import Section
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
@@ -28,12 +28,12 @@ MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is no
 
 
 @dataclass
-class Subject:
+class EvalContext:
     """What is judged, and with what."""
 
     encoder: nn.Module
     backbone: BackboneSettings  # to build the same network afresh
-    data: DataSet
+    data: ImageDataset
     device: torch.device
     precision: str
     display: Display
@@ -49,7 +49,7 @@ class Subject:
 
     def labels(self) -> tuple[Tensor, Tensor]:
         """Of the labelled pictures [N] and of the test pictures [M]; ask when their features are there."""
-        return torch.from_numpy(self.data.bank.shown_labels()), torch.from_numpy(self.data.test.shown_labels())
+        return torch.from_numpy(self.data.bank.labels_as_read()), torch.from_numpy(self.data.test.labels_as_read())
 
 
 Rows = NDArray[np.int64] | None
@@ -61,12 +61,12 @@ class Protocol(NamedTuple):
 
     settings: type[Section]
     identity: Callable[[Any], tuple[str, tuple[str, ...]]]  # the id, and which settings it names
-    measure: Callable[[Subject, Any, Rows, int], Result]
+    measure: Callable[[EvalContext, Any, Rows, int], Result]
     random: bool  # whether the seed matters with all labels
     first_seed: int = 0
 
 
-def by_knn(subject: Subject, settings: KnnSettings, rows: Rows, seed: int) -> Result:
+def by_knn(subject: EvalContext, settings: KnnSettings, rows: Rows, seed: int) -> Result:
     """Votes of the nearest labelled pictures."""
     (bank, test), (known, truth) = subject.features(), subject.labels()
     if rows is not None:
@@ -84,7 +84,7 @@ def by_knn(subject: Subject, settings: KnnSettings, rows: Rows, seed: int) -> Re
     return found
 
 
-def by_probe(subject: Subject, settings: ProbeSettings, rows: Rows, seed: int) -> Result:
+def by_probe(subject: EvalContext, settings: ProbeSettings, rows: Rows, seed: int) -> Result:
     """Logistic regression on the features."""
     (bank, test), (known, truth) = subject.features(), (part.numpy() for part in subject.labels())
     if rows is not None:
@@ -102,7 +102,7 @@ def _enough_memory(
     )
 
 
-def by_linear(subject: Subject, settings: LinearSettings, rows: Rows, seed: int) -> Result:
+def by_linear(subject: EvalContext, settings: LinearSettings, rows: Rows, seed: int) -> Result:
     """The paper's linear evaluation; the last epoch is the headline, the best stands beside it."""
     with _enough_memory(settings, subject.device, "batch_size or size"):
         found = linear_evaluation(
@@ -120,7 +120,7 @@ def by_linear(subject: Subject, settings: LinearSettings, rows: Rows, seed: int)
     return {**found.last._asdict(), **best, "curve": curve}
 
 
-def by_finetuning(subject: Subject, settings: FinetuneSettings, rows: Rows, seed: int) -> Result:
+def by_finetuning(subject: EvalContext, settings: FinetuneSettings, rows: Rows, seed: int) -> Result:
     """The network trained on with labels, beside the same network from scratch."""
     shared: dict[str, Any] = {
         "device": subject.device,

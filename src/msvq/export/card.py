@@ -12,7 +12,7 @@ from msvq.data.sources import is_path
 from msvq.export.folder import backbone
 from msvq.export.formats import Plan
 from msvq.export.results import Measured, measured
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 
 # What the hub calls the licences that it knows; another one is "other", with its name beside it.
 LICENCES = (
@@ -29,7 +29,7 @@ ON_THE_HUB = {
 LONGEST = 200  # characters of a name
 
 
-def model_card(subject: Subject, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
+def model_card(subject: ExportSource, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
     """README.md."""
     rows = measured(subject)
     front = yaml.safe_dump(front_matter(subject, plan, rows, format, licence), sort_keys=False, allow_unicode=True)
@@ -45,7 +45,7 @@ def model_card(subject: Subject, plan: Plan, *, format: str, licence: str, check
     return f"---\n{front}---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def front_matter(subject: Subject, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
+def front_matter(subject: ExportSource, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
     """What a model hub reads."""
     method = subject.method
     learning = "supervised-learning" if method == "supervised" else "self-supervised-learning"
@@ -67,7 +67,7 @@ def front_matter(subject: Subject, plan: Plan, rows: list[Measured], format: str
     return values
 
 
-def _hub_data(subject: Subject) -> str | None:
+def _hub_data(subject: ExportSource) -> str | None:
     """The data set's id; a folder of one's own has none, and must not be taken for a data set of that name."""
     source = subject.run.config.data.source
     if source.startswith(PREFIX):
@@ -89,7 +89,7 @@ def _hub_result(row: Measured) -> dict[str, Any]:
     }
 
 
-def _opening(subject: Subject) -> str:
+def _opening(subject: ExportSource) -> str:
     method, data = subject.method, subject.data
     return (
         f"# {escaped(subject.title)}, trained by {escaped(method)} on {escaped(data)}\n\n"
@@ -106,7 +106,7 @@ def _use(format: str) -> str:
     )
 
 
-def _preprocessing(subject: Subject, checked: Mapping[str, Any]) -> str:
+def _preprocessing(subject: ExportSource, checked: Mapping[str, Any]) -> str:
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (subject.mean, subject.std))
     return (
         f"## Preprocessing\n\nThe centre square of a picture is resized to {subject.size} x {subject.size} pixels of 8 "
@@ -119,7 +119,7 @@ def _preprocessing(subject: Subject, checked: Mapping[str, Any]) -> str:
     )
 
 
-def _training(subject: Subject) -> str:
+def _training(subject: ExportSource) -> str:
     config = subject.run.config
     environment = subject.run.environment()
     chosen = {"data": subject.data, "data fingerprint": environment.get("data_fingerprint")}

@@ -12,12 +12,12 @@ from msvq.api import Run, load
 from msvq.core.checksums import hash_files
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone, write_folder
 from msvq.export.formats import check_format, make_plan
-from msvq.export.subject import Subject, read_subject
+from msvq.export.subject import ExportSource, read_subject
 from msvq.export.verify import verify
 
 MANIFEST = "manifest.json"
@@ -56,7 +56,7 @@ def export_run(
     check_format(format)
     if not licence.strip() or one_line(licence) != licence:
         raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
-    out = at_home(out)
+    out = expanduser(out)
     check_out(out, overwrite=overwrite)
     run = run if isinstance(run, Run) else load(run)
     if out.resolve() in [(run.path / name).resolve() for name in RUN_FOLDERS]:
@@ -141,7 +141,9 @@ def in_place_of(out: Path, *, overwrite: bool) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _manifest(folder: Path, subject: Subject, format: str, licence: str, checked: dict[str, Any]) -> dict[str, Any]:
+def _manifest(
+    folder: Path, subject: ExportSource, format: str, licence: str, checked: dict[str, Any]
+) -> dict[str, Any]:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return {
         "made_by": MAKER,

@@ -13,11 +13,11 @@ from msvq.data.sources import is_path
 from msvq.export import preprocess
 from msvq.export.formats import Plan
 from msvq.export.network import LAYERS
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 from msvq.export.writers import INPUT
 
 
-def write_folder(folder: Path, subject: Subject, plan: Plan, *, format: str) -> None:
+def write_folder(folder: Path, subject: ExportSource, plan: Plan, *, format: str) -> None:
     """Write all but the model card and the manifest, which tell how the check went."""
     plan.write(folder)
     _write_json(folder / "config.json", config(subject, plan, format=format))
@@ -27,7 +27,7 @@ def write_folder(folder: Path, subject: Subject, plan: Plan, *, format: str) -> 
     (folder / "example.py").write_text(example(plan), encoding="utf-8")
 
 
-def training(subject: Subject) -> str:
+def training(subject: ExportSource) -> str:
     """training.yaml: the settings of the run, as a recipe, without where things are on somebody's disk."""
     values = subject.run.config.model_dump(mode="json", exclude={"method_defaults"})
     source = values["data"]["source"]
@@ -39,7 +39,7 @@ def training(subject: Subject) -> str:
     return yaml.safe_dump(values, sort_keys=False)
 
 
-def config(subject: Subject, plan: Plan, *, format: str) -> dict[str, Any]:
+def config(subject: ExportSource, plan: Plan, *, format: str) -> dict[str, Any]:
     """config.json: what the encoder is."""
     return {
         "model_type": "image-encoder",
@@ -52,13 +52,13 @@ def config(subject: Subject, plan: Plan, *, format: str) -> dict[str, Any]:
     }
 
 
-def backbone(subject: Subject) -> dict[str, Any]:
+def backbone(subject: ExportSource) -> dict[str, Any]:
     """The backbone's settings that say what network it is."""
     kept = ("name", "width", "stem") if subject.network in LAYERS else ("name",)
     return {**{key: subject.backbone[key] for key in kept}, "name": subject.title}
 
 
-def preprocessing(subject: Subject) -> dict[str, Any]:
+def preprocessing(subject: ExportSource) -> dict[str, Any]:
     """preprocessor_config.json, in the words of the image processors of model hubs."""
     return {
         "image_processor_type": "BitImageProcessor",

@@ -11,7 +11,7 @@ from typing import Any
 from msvq.core.errors import BadInput, unknown
 from msvq.export import network
 from msvq.export.libraries import OWN_WIDTH, Building, Misfit, Refused, build, library_of
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 from msvq.export.writers import INPUT, ONNX, OUTPUT, SCRIPT, WEIGHTS, write_onnx, write_script, write_weights
 
 CODE = "own_backbone"  # the module that a backbone of one's own becomes
@@ -32,12 +32,12 @@ class Plan:
 class Format:
     """A format: its plan, the libraries it takes, and the extra of msvq that installs them."""
 
-    plan: Callable[[Subject], Plan]
+    plan: Callable[[ExportSource], Plan]
     needs: tuple[str, ...] = ()
     extra: str = ""
 
 
-def safetensors_plan(subject: Subject) -> Plan:
+def safetensors_plan(subject: ExportSource) -> Plan:
     """Weights under msvq's own names, and the code of the network or the library that has it."""
     if (library := library_of(subject.network)) is not None:
         return _library_plan(subject, build(library, subject), "safetensors")
@@ -58,12 +58,12 @@ def safetensors_plan(subject: Subject) -> Plan:
     return Plan(write, imports, (*made, _filling(), "encoder.eval()"), "safetensors")
 
 
-def torchvision_plan(subject: Subject) -> Plan:
+def torchvision_plan(subject: ExportSource) -> Plan:
     """Weights for torchvision's own network; its classifier is left out, a small stem put in."""
     return _library_plan(subject, build("torchvision", subject), "torchvision")
 
 
-def timm_plan(subject: Subject) -> Plan:
+def timm_plan(subject: ExportSource) -> Plan:
     """A folder that `timm.create_model("local-dir:...")` opens; with a small stem, two lines more are needed."""
     building = build("timm", subject)
     if building.changes:
@@ -75,14 +75,14 @@ def timm_plan(subject: Subject) -> Plan:
     )
 
 
-def onnx_plan(subject: Subject) -> Plan:
+def onnx_plan(subject: ExportSource) -> Plan:
     """One file for ONNX Runtime and all that reads ONNX, for any number of pictures at once."""
     made = f'encoder = onnxruntime.InferenceSession(Path(__file__).parent / "{ONNX}")'
     tensors = {"input": {"name": INPUT}, "output": {"name": OUTPUT}}
     return Plan(lambda folder: write_onnx(subject, folder), ("import onnxruntime",), (made,), "onnx", tensors)
 
 
-def torchscript_plan(subject: Subject) -> Plan:
+def torchscript_plan(subject: ExportSource) -> Plan:
     """One file that `torch.jit.load` opens without any code of the network."""
     made = f'encoder = torch.jit.load(Path(__file__).parent / "{SCRIPT}")'
     return Plan(lambda folder: write_script(subject, folder), ("import torch",), (made,), "pytorch")
@@ -107,7 +107,7 @@ def check_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def make_plan(name: str, subject: Subject) -> Plan:
+def make_plan(name: str, subject: ExportSource) -> Plan:
     """How the encoder is written in a format; one that cannot hold it is refused, with those that can."""
     try:
         return check_format(name).plan(subject)
@@ -117,7 +117,7 @@ def make_plan(name: str, subject: Subject) -> Plan:
         raise BadInput(f"{refusal}; formats that can hold it: {', '.join(others)}") from None
 
 
-def _may_hold(name: str, subject: Subject) -> bool:
+def _may_hold(name: str, subject: ExportSource) -> bool:
     """Whether the format can hold the encoder, as far as its name and width tell."""
     if name not in ("torchvision", "timm"):
         return True
@@ -125,7 +125,7 @@ def _may_hold(name: str, subject: Subject) -> bool:
     return own or library_of(subject.network) == name
 
 
-def _library_plan(subject: Subject, building: Building, hub_library: str) -> Plan:
+def _library_plan(subject: ExportSource, building: Building, hub_library: str) -> Plan:
     imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
     lines = (*building.lines(), _filling(), "encoder.eval()")
     return Plan(lambda folder: write_weights(subject, folder), imports, lines, hub_library)
@@ -135,7 +135,7 @@ def _filling() -> str:
     return f'encoder.load_state_dict(load_file(Path(__file__).parent / "{WEIGHTS}"))'
 
 
-def _own_lines(subject: Subject, function: str, code: str) -> list[str]:
+def _own_lines(subject: ExportSource, function: str, code: str) -> list[str]:
     """The encoder made by a function of one's own, which may take the size and may leave maps to be averaged."""
     call = f"{function}({f'size={subject.train_size}' if _takes_size(code, function) else ''})"
     if not subject.pooled:
@@ -157,7 +157,7 @@ def _takes_size(code: str, function: str) -> bool:
     return False
 
 
-def _timm_config(subject: Subject, building: Building) -> dict[str, Any]:
+def _timm_config(subject: ExportSource, building: Building) -> dict[str, Any]:
     """What timm reads of config.json to build the network, and to resize and normalise its pictures."""
     more = {key: value for key, value in building.arguments.items() if key != "num_classes"}
     return {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from msvq.export.network import LAYERS
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 
 LIBRARIES = ("torchvision", "timm")
 CREATE = {"torchvision": "models.get_model", "timm": "create_model"}
@@ -55,7 +55,7 @@ def library_of(network: str) -> str | None:
     return library if library in LIBRARIES else None
 
 
-def build(library: str, subject: Subject) -> Building:
+def build(library: str, subject: ExportSource) -> Building:
     """How the library builds the encoder, or Refused."""
     own = subject.network in LAYERS
     if not own and library_of(subject.network) != library:
@@ -97,7 +97,7 @@ def _create(library: str, name: str, arguments: dict[str, Any]) -> nn.Module | N
     return made if isinstance(made, nn.Module) else None
 
 
-def _stem(library: str, subject: Subject) -> list[Change]:
+def _stem(library: str, subject: ExportSource) -> list[Change]:
     """The first layers of a ResNet for small pictures, which the library's begins differently with."""
     width, stem = subject.backbone["width"], subject.backbone["stem"]
     if width != OWN_WIDTH:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 from msvq.report.records import read_record
 
 
@@ -18,7 +18,7 @@ class Measured(NamedTuple):
     top5: float | None
 
 
-def measured(subject: Subject) -> list[Measured]:
+def measured(subject: ExportSource) -> list[Measured]:
     """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does."""
     record = read_record(subject.run.path)
     results = [result for result in record.results if _is_of(result, subject)]
@@ -30,7 +30,7 @@ def measured(subject: Subject) -> list[Measured]:
     return found + [row for key, note in keys.items() for row in _from_log(lines, key, note, subject)]
 
 
-def _is_of(result: Mapping[str, Any], subject: Subject) -> bool:
+def _is_of(result: Mapping[str, Any], subject: ExportSource) -> bool:
     same_step = subject.step is None or result.get("step") in (None, subject.step)
     return result.get("checkpoint", "last") == subject.checkpoint and same_step
 
@@ -48,7 +48,7 @@ def _of_result(result: Mapping[str, Any]) -> Measured | None:
     return Measured(str(result["protocol"]), data, ", ".join(notes), float(top1), _number(top5))
 
 
-def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, subject: Subject) -> list[Measured]:
+def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, subject: ExportSource) -> list[Measured]:
     """The online kNN, in the precision of the training."""
     settings, values = subject.run.config.evaluate, [line[key] for line in lines if _is_number(line.get(key))]
     name = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"

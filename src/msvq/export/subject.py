@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from msvq.api import CARD, Run
-from msvq.runs.weights import feeding, load_encoder
+from msvq.runs.weights import load_encoder, preprocessing_of
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExportSource:
     """An encoder in eval mode on the CPU, with the facts that every format needs."""
 
     run: Run
@@ -50,12 +50,12 @@ class Subject:
         return ours and [name for name, _ in self.encoder.named_children()] == ["network"]
 
 
-def read_subject(run: Run, checkpoint: str) -> Subject:
+def read_subject(run: Run, checkpoint: str) -> ExportSource:
     """The encoder in a checkpoint of a run."""
-    weights, fed = load_encoder(run, checkpoint), feeding(run, checkpoint)
+    weights, fed = load_encoder(run, checkpoint), preprocessing_of(run, checkpoint)
     with torch.inference_mode():
         features = weights.encoder(torch.zeros(1, 3, fed.size, fed.size))
-    return Subject(
+    return ExportSource(
         run=run,
         encoder=weights.encoder,
         checkpoint=weights.checkpoint,

@@ -17,7 +17,7 @@ from msvq.core.errors import BadInput
 from msvq.data.augment import normalise
 from msvq.data.decode import decode
 from msvq.export import check
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 
 TOLERANCE = 1e-4  # of the largest absolute difference of any feature
 SHARE = 0.01  # of the largest feature, if that is less: features near zero would hide any mistake
@@ -27,13 +27,13 @@ PATIENCE = 600  # seconds for loading and answering
 Arrays = dict[str, NDArray[Any]]
 
 
-def verify(folder: Path, subject: Subject) -> dict[str, Any]:
+def verify(folder: Path, subject: ExportSource) -> dict[str, Any]:
     """What was measured, for the manifest. Raises if the folder cannot be loaded or gives other features."""
     with TemporaryDirectory() as place:
         return _verify(folder, subject, Path(place))
 
 
-def _verify(folder: Path, subject: Subject, place: Path) -> dict[str, Any]:
+def _verify(folder: Path, subject: ExportSource, place: Path) -> dict[str, Any]:
     generator = np.random.default_rng(0)
     size = subject.size
     question = {f"batch {num}": _normalised(subject, generator.random((num, 3, size, size))) for num in BATCHES}
@@ -77,7 +77,7 @@ def _photograph(generator: np.random.Generator, height: int, width: int) -> Imag
     return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
-def _by_others(subject: Subject, file: Path) -> NDArray[np.float32]:
+def _by_others(subject: ExportSource, file: Path) -> NDArray[np.float32]:
     """What tools make of a picture that follow preprocessor_config.json: the whole of it resized, then cut."""
     with Image.open(file) as picture:
         short = min(picture.size)
@@ -92,12 +92,12 @@ def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     return pixels.transpose(2, 0, 1)[None] / 255
 
 
-def _features(subject: Subject, view: NDArray[np.float32]) -> NDArray[np.float32]:
+def _features(subject: ExportSource, view: NDArray[np.float32]) -> NDArray[np.float32]:
     with torch.inference_mode():
         return np.asarray(subject.encoder(torch.from_numpy(view)).numpy())
 
 
-def _normalised(subject: Subject, pixels: NDArray[np.float64]) -> NDArray[np.float32]:
+def _normalised(subject: ExportSource, pixels: NDArray[np.float64]) -> NDArray[np.float32]:
     view = normalise(torch.from_numpy(pixels.astype(np.float32)), subject.mean, subject.std)
     return view.contiguous().numpy()
 

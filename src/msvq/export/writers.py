@@ -13,13 +13,13 @@ from torch import Tensor
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.export.subject import Subject
+from msvq.export.subject import ExportSource
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 INPUT, OUTPUT = "pixel_values", "features"
 
 
-def write_weights(subject: Subject, folder: Path) -> None:
+def write_weights(subject: ExportSource, folder: Path) -> None:
     """Weights under the encoder's own names, which are torchvision's and timm's where the network is."""
     state = subject.encoder.state_dict()
     # Copies: safetensors takes no two tensors that share memory.
@@ -27,7 +27,7 @@ def write_weights(subject: Subject, folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(save(content, {"format": "pt"}))
 
 
-def write_onnx(subject: Subject, folder: Path) -> None:
+def write_onnx(subject: ExportSource, folder: Path) -> None:
     """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
     with _quiet("onnx"):
         torch.onnx.export(
@@ -43,13 +43,13 @@ def write_onnx(subject: Subject, folder: Path) -> None:
         )
 
 
-def write_script(subject: Subject, folder: Path) -> None:
+def write_script(subject: ExportSource, folder: Path) -> None:
     """One file with the network's steps and weights."""
     with _quiet("torchscript"), torch.no_grad():
         torch.jit.trace(subject.encoder, _pictures(subject)).save(str(folder / SCRIPT))
 
 
-def _pictures(subject: Subject) -> Tensor:
+def _pictures(subject: ExportSource) -> Tensor:
     """Two, to follow the computation with: of one, an exporter would make a fixed number."""
     return torch.rand(2, 3, subject.size, subject.size)
 

@@ -27,7 +27,7 @@ class Batch(NamedTuple):
     indices: Tensor | None = None  # [N], where in the training data each picture stands
 
 
-class Sight(NamedTuple):
+class SoftLabel(NamedTuple):
     """How similar a teacher found a view to the entries of a queue: softmax(z·K/τ), for analysis to look at."""
 
     name: str  # of the view, such as "view2"
@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 
     value: Tensor
     logs: Mapping[str, Tensor] = {}
-    sights: tuple[Sight, ...] = ()
+    soft_labels: tuple[SoftLabel, ...] = ()
 
 
 class Method(nn.Module):
@@ -97,12 +97,12 @@ class Method(nn.Module):
 METHODS: dict[str, type[Method]] = {}  # by name; filled by the package, and by whoever adds a method of their own
 
 
-class Taught(Protocol):
+class TeacherMethod(Protocol):
     """The four verbs of a method with a teacher. Un-Mix can wrap whatever has them."""
 
     student: nn.Module
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """Let the teachers follow the student."""
 
     def targets(self, batch: Batch) -> Any:
@@ -121,12 +121,12 @@ def swapped(batch: Batch) -> Batch:
     return batch._replace(views=(second, first, *others))
 
 
-def taught_step(method: Taught, batch: Batch, *, symmetric: bool) -> Loss:
+def teacher_step(method: TeacherMethod, batch: Batch, *, symmetric: bool) -> Loss:
     """One step of a method with a teacher; a symmetric loss is the mean of both directions.
 
     Both directions read the queues before the first direction's keys, and no others, are stored.
     """
-    method.follow(batch)
+    method.ema_update(batch)
     targets = method.targets(batch)
     loss = method.compare(method.student(batch.views[0]), targets)
     if symmetric:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, teacher_step
 from msvq.model.heads import mlp
 from msvq.model.losses import negative_cosine
 from msvq.model.teacher import Backbone, Network, Teacher
@@ -46,13 +46,13 @@ class BYOL(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default."""
-        return taught_step(self, batch, symmetric=self.symmetric)
+        return teacher_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
         if self.momentum_schedule == "cosine":
             self.teacher.momentum = 1 - (1 - self.momentum) * (math.cos(math.pi * batch.progress) + 1) / 2
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Tensor:
         """z' [N, d] of view 2."""

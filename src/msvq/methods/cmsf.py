@@ -12,7 +12,7 @@ from msvq.core.distributed import gather
 from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum
 from msvq.model.heads import mlp
-from msvq.model.losses import mean_shift, unit
+from msvq.model.losses import l2_normalize, mean_shift
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -74,28 +74,28 @@ class CMSF(Method):
             if k > num_constrained or num_pictures is None:
                 raise BadInput(f"method.k {k} and method.num_pictures {num_pictures} do not fit the 'previous' target")
             self.views = ("strong", "weak")
-            self.register_buffer("previous", unit(torch.randn(num_pictures, output_dim)))
+            self.register_buffer("previous", l2_normalize(torch.randn(num_pictures, output_dim)))
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default; the third view is encoded once and serves both."""
-        self.follow(batch)
+        self.ema_update(batch)
         targets = self.targets(batch)
         loss = self.compare(self.student(batch.views[0]), targets).value
         if self.symmetric:
-            back = self.neighbours(unit(self.teacher(batch.views[0])), targets.v)
+            back = self.neighbours(l2_normalize(self.teacher(batch.views[0])), targets.v)
             loss = (loss + self.compare(self.student(batch.views[1]), back).value) / 2
         self.store(targets, batch.labels)
         return Loss(loss)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """z^k of view 2, and z^v of view 3 or of the epoch before, with their neighbours."""
         if self.second_target == "previous":
             return self._targets_of_previous_epoch(batch)
-        k, v = (unit(self.teacher(x)) for x in batch.views[1:])
+        k, v = (l2_normalize(self.teacher(x)) for x in batch.views[1:])
         return self.neighbours(k, v)
 
     def neighbours(self, k: Tensor, v: Tensor) -> Targets:
@@ -108,7 +108,7 @@ class CMSF(Method):
 
     def _targets_of_previous_epoch(self, batch: Batch) -> Targets:
         assert batch.indices is not None
-        k, v = unit(self.teacher(batch.views[1])), self.previous[batch.indices]
+        k, v = l2_normalize(self.teacher(batch.views[1])), self.previous[batch.indices]
         self.previous[gather(batch.indices)] = gather(k)  # the whole batch's, on every rank
         self.queue.push(k, batch.labels, at_once=True)
         self.second_queue.push(v, batch.labels, at_once=True)

@@ -9,9 +9,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Sight, Temperature, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, SoftLabel, Temperature, teacher_step
 from msvq.model.heads import moco_head
-from msvq.model.losses import info_nce, similarity, unit
+from msvq.model.losses import info_nce, l2_normalize, similarity
 from msvq.model.queue import Queue
 from msvq.model.relations import by_rows
 from msvq.model.teacher import Backbone, Network, Teacher
@@ -54,24 +54,24 @@ class CO2(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in one direction."""
-        return taught_step(self, batch, symmetric=False)
+        return teacher_step(self, batch, symmetric=False)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student."""
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """Keys of view 2."""
-        return Targets(unit(self.teacher(batch.views[1])), self.queue.keys)
+        return Targets(l2_normalize(self.teacher(batch.views[1])), self.queue.keys)
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """L_MoCo + α/2 [KL(R_k || R_q) + KL(R_q || R_k)], R over the negatives only; gradient through q alone."""
         k, keys = targets
-        consistency = by_rows(self._symmetric_kl, keys, unit(z), k) / len(z)
+        consistency = by_rows(self._symmetric_kl, keys, l2_normalize(z), k) / len(z)
         contrast = info_nce(z, k, keys, temp=self.temp)
-        sight = Sight("view2", k, keys, self.queue.labels, self.consistency_temp)
+        soft_label = SoftLabel("view2", k, keys, self.queue.labels, self.consistency_temp)
         logs = {"consistency": consistency.detach() / 2}
-        return Loss(contrast + self.alpha * consistency / 2, logs, (sight,))
+        return Loss(contrast + self.alpha * consistency / 2, logs, (soft_label,))
 
     def _symmetric_kl(self, q: Tensor, k: Tensor, keys: Tensor) -> Tensor:
         """KL(R_k || R_q) + KL(R_q || R_k) = Σ (R_k - R_q) (log R_k - log R_q), added over unit q, k [n, d]."""

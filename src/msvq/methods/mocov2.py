@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Sight, Temperature, swapped
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, SoftLabel, Temperature, swapped
 from msvq.model.heads import moco_head
-from msvq.model.losses import info_nce, unit
+from msvq.model.losses import info_nce, l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -58,7 +58,7 @@ class MoCoV2(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in one direction or both."""
-        self.follow(batch)
+        self.ema_update(batch)
         targets = self.targets(batch)
         loss = self.compare(self.student(batch.views[0]), targets)
         if self.symmetric == "no":
@@ -73,18 +73,18 @@ class MoCoV2(Method):
         self.store(back, batch.labels)
         return loss._replace(value=total)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student."""
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """Keys of view 2."""
-        return Targets(unit(self.teacher(batch.views[1])), self.queue.keys)
+        return Targets(l2_normalize(self.teacher(batch.views[1])), self.queue.keys)
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """-log of the softmax weight of the own key against the queue."""
-        sight = Sight("view2", targets.k, targets.keys, self.queue.labels, self.temp)
-        return Loss(info_nce(z, targets.k, targets.keys, temp=self.temp), sights=(sight,))
+        soft_label = SoftLabel("view2", targets.k, targets.keys, self.queue.labels, self.temp)
+        return Loss(info_nce(z, targets.k, targets.keys, temp=self.temp), soft_labels=(soft_label,))
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys become negatives of the steps to come."""

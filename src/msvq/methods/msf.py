@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from msvq.core.errors import BadInput
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, teacher_step
 from msvq.model.heads import mlp
-from msvq.model.losses import mean_shift, unit
+from msvq.model.losses import l2_normalize, mean_shift
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -62,15 +62,15 @@ class MSF(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default."""
-        return taught_step(self, batch, symmetric=self.symmetric)
+        return teacher_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """The target of view 2 and its neighbours."""
-        z = unit(self.teacher(batch.views[1]))
+        z = l2_normalize(self.teacher(batch.views[1]))
         if self.enqueue_first:
             self.queue.push(z, batch.labels, at_once=True)
             return Targets(z, self.queue.keys[self.queue.nearest(z, self.k)])

@@ -8,9 +8,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, Sight, Temperature, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, SoftLabel, Temperature, teacher_step
 from msvq.model.heads import moco_head
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.relations import Relation, relation
 from msvq.model.teacher import Backbone, Network, Teacher
@@ -65,15 +65,15 @@ class SCE(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default."""
-        return taught_step(self, batch, symmetric=self.symmetric)
+        return teacher_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student."""
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """w = λ · (own key) + (1 - λ) · s, with s the key's relations to the queue."""
-        k, keys = unit(self.teacher(batch.views[1])), self.queue.keys
+        k, keys = l2_normalize(self.teacher(batch.views[1])), self.queue.keys
         s = relation(k, keys, self.teacher_temp)
         # A key that is not masked takes part in s with similarity 0, and so with the share of e^0.
         share = torch.zeros_like(s.log_sum) if self.mask_own_key else torch.sigmoid(-s.log_sum)
@@ -82,11 +82,11 @@ class SCE(Method):
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """H(w, p), p over the own key and the queue."""
         k, keys, own, s = targets
-        z = unit(z)
+        z = l2_normalize(z)
         own_logit, others = (z * k).sum(1) / self.temp, relation(z, keys, self.temp)
         wanted = own * own_logit + (1 - own) * (z * s.mean_key).sum(1) / self.temp
-        sight = Sight("view2", k, keys, self.queue.labels, self.teacher_temp)
-        return Loss((torch.logaddexp(own_logit, others.log_sum) - wanted).mean(), sights=(sight,))
+        soft_label = SoftLabel("view2", k, keys, self.queue.labels, self.teacher_temp)
+        return Loss((torch.logaddexp(own_logit, others.log_sum) - wanted).mean(), soft_labels=(soft_label,))
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys join the queue."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from msvq.core.distributed import gather
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, taught_step
+from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, teacher_step
 from msvq.model.heads import mlp
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -66,27 +66,27 @@ class SNCLR(Method):
 
     def forward(self, batch: Batch) -> Loss:
         """One step, in both directions by default."""
-        return taught_step(self, batch, symmetric=self.symmetric)
+        return teacher_step(self, batch, symmetric=self.symmetric)
 
-    def follow(self, batch: Batch) -> None:
+    def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""
-        self.teacher.follow(self.student)
+        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """Keys of view 2 and their neighbours: together the N (k + 1) candidates of every query."""
-        k = unit(self.teacher(batch.views[1]))
+        k = l2_normalize(self.teacher(batch.views[1]))
         return Targets(k, self.queue.keys[self.queue.nearest(k, self.k)])
 
     def soft_labels(self, z: Tensor, neighbours: Tensor) -> Tensor:
         """a [N, k]: how much each own neighbour counts beside the own key's 1; softmax at temperature 1."""
-        a = torch.softmax(torch.einsum("nd,nkd->nk", unit(z), neighbours), dim=1)
+        a = torch.softmax(torch.einsum("nd,nkd->nk", l2_normalize(z), neighbours), dim=1)
         if self.threshold:
             a = a * (a > 1 / self.k)
         return a.detach() if self.detach_labels else a
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """-1/N Σ_i Σ_c y_ic log softmax_c(p̂_i · ĉ / τ) over the candidates c."""
-        p, z, keys, neighbours = map(gather, (unit(self.predictor(z)), z, *targets))  # of the whole batch
+        p, z, keys, neighbours = map(gather, (l2_normalize(self.predictor(z)), z, *targets))  # of the whole batch
         num, k = neighbours.shape[:2]
         candidates = torch.cat([keys, neighbours.flatten(0, 1)])
         with torch.autocast(z.device.type, enabled=False):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from msvq.core.distributed import flip
 from msvq.core.errors import BadInput, unknown
 from msvq.core.random_state import RandomState
-from msvq.methods.base import METHODS, Batch, Loss, Method, Share, Sight, Taught, swapped
+from msvq.methods.base import METHODS, Batch, Loss, Method, Share, SoftLabel, TeacherMethod, swapped
 from msvq.model.teacher import Backbone
 
-VERBS = ("follow", "targets", "compare", "store")
+VERBS = ("ema_update", "targets", "compare", "store")
 
 
 class UnMix(Method):
@@ -60,23 +60,23 @@ class UnMix(Method):
         """L(x) + λ L(mixture) + (1 - λ) L(mixture reversed)."""
         if self.through == "whole":
             return self._whole(batch)
-        base: Taught = self.base
-        base.follow(batch)
+        base: TeacherMethod = self.base
+        base.ema_update(batch)
         share, mixture = self.mix(batch.views[0])
         q_m = base.student(mixture)
         directions = [batch, swapped(batch)] if self.symmetric else [batch]
         targets = [base.targets(direction) for direction in directions]
         loss = torch.zeros((), device=mixture.device)
-        sights: tuple[Sight, ...] = ()
+        soft_labels: tuple[SoftLabel, ...] = ()
         for direction, target in zip(directions, targets, strict=True):
             plain = base.compare(base.student(direction.views[0]), target)
-            loss, sights = loss + plain.value, sights or plain.sights
+            loss, soft_labels = loss + plain.value, soft_labels or plain.soft_labels
             loss = loss + share * base.compare(q_m, target).value
             # Reversing the embeddings equals encoding the reversed batch, also under interleaved batch-norm groups.
             loss = loss + (1 - share) * base.compare(flip(q_m), target).value
         for target in targets:
             base.store(target, batch.labels)
-        return Loss(loss, sights=sights)
+        return Loss(loss, soft_labels=soft_labels)
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any], *, where: str = "method") -> dict[str, Any]:
@@ -92,7 +92,7 @@ class UnMix(Method):
         seconds = (x2, mixture, flip(mixture))
         losses: list[Loss] = [self.base(batch._replace(views=(x1, second, *others))) for second in seconds]
         plain, mixed, reverse = (loss.value for loss in losses)
-        return Loss(plain + share * mixed + (1 - share) * reverse, sights=losses[0].sights)
+        return Loss(plain + share * mixed + (1 - share) * reverse, soft_labels=losses[0].soft_labels)
 
     def mix(self, x: Tensor) -> tuple[float, Tensor]:
         """λ, and x [N, 3, H, W] mixed with its reverse: blended whole, or with a box of it pasted in."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from msvq.core.errors import BadInput, unknown
 from msvq.core.schema import Section
-from msvq.core.user_code import failure, is_code, not_allowed, run_file
+from msvq.core.user_code import failure, is_user_code, must_be_named_explicitly, run_file
 from msvq.model.libraries import check_library, is_library, make_library, unknown_backbone
 from msvq.model.pooling import Encoder, as_encoder
 from msvq.model.resnet import BasicBlock, Block, Bottleneck, PointConv2d, ResNet, Stem, resolve_stem
@@ -66,9 +66,9 @@ class BackboneSettings(Section):
 
 def check_backbone(settings: BackboneSettings) -> None:
     """Raise if there is no such backbone, it is code that nobody named, or it has settings that mean nothing to it."""
-    if is_code(settings.name):
+    if is_user_code(settings.name):
         if settings.name not in _code:
-            raise not_allowed("backbone", settings.name)
+            raise must_be_named_explicitly("backbone", settings.name)
     elif is_library(settings.name):
         check_library(settings.name)
     elif not settings.is_resnet:

@@ -21,7 +21,7 @@ SHOWN = 3  # names in a sentence
 MAX_DEPTH = 6  # dictionaries within dictionaries
 
 
-class Fit(NamedTuple):
+class MatchedWeights(NamedTuple):
     """What of a file becomes a network's weights."""
 
     weights: dict[str, Tensor]  # by the network's own names, all of them
@@ -57,7 +57,7 @@ def _tensors(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, 
             yield from _tensors(inner, f"{path}.{key}" if path else str(key), depth + 1)
 
 
-def fit(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> Fit:
+def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> MatchedWeights:
     """The weights for a network whose state is `own`; raise if any is missing, has another shape or has no place."""
     inner = INNER if all(name.startswith(INNER) for name in own) else ""
     wanted = {name.removeprefix(inner): value for name, value in own.items()}
@@ -77,7 +77,7 @@ def fit(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> 
         told = "; ".join(f"{what}: {_few(names)}" for bad, what, names in problems if bad)
         raise BadInput(f"{source} does not fit the backbone ({told}){_way_out(wrong + missing, theirs)}")
     weights = {f"{inner}{name}": theirs.get(name, value) for name, value in wanted.items()}
-    return Fit(weights, prefix, left_out, len(found) - len(theirs))
+    return MatchedWeights(weights, prefix, left_out, len(found) - len(theirs))
 
 
 def best_prefix(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from msvq.core.distributed import gather
 from msvq.model.relations import Relation, relation
 
 
-def unit(z: Tensor) -> Tensor:
+def l2_normalize(z: Tensor) -> Tensor:
     """ẑ = z / |z|, row by row, in fp32 or better."""
     return F.normalize(z if z.dtype == torch.float64 else z.float(), dim=1)
 
@@ -20,10 +20,10 @@ def unit(z: Tensor) -> Tensor:
 def similarity(z: Tensor, keys: Tensor) -> Tensor:
     """Cosines [N, Q] of embeddings [N, d] with unit keys [Q, d]: Eq. 2, kept out of autocast."""
     with torch.autocast(z.device.type, enabled=False):
-        return unit(z) @ keys.T
+        return l2_normalize(z) @ keys.T
 
 
-def contrast(q: Tensor, k: Tensor, others: Relation) -> Tensor:
+def info_nce_from_relation(q: Tensor, k: Tensor, others: Relation) -> Tensor:
     """MoCo's loss, Eq. 1: the query's own key against the negatives that `others` relates it to.
 
     Unit queries and keys [N, d]. The own key is never among the others, and no gradient reaches it.
@@ -34,26 +34,26 @@ def contrast(q: Tensor, k: Tensor, others: Relation) -> Tensor:
 
 def info_nce(q: Tensor, k: Tensor, keys: Tensor, *, temp: float) -> Tensor:
     """`contrast` of embeddings q, k [N, d] of any length with unit negatives [Q, d]."""
-    q = unit(q)
-    return contrast(q, unit(k), relation(q, keys, temp))
+    q = l2_normalize(q)
+    return info_nce_from_relation(q, l2_normalize(k), relation(q, keys, temp))
 
 
 def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
     """-cos(p, sg(z)), mean over the batch; p, z [N, d]. BYOL's squared distance is 2 + 2 times this."""
     with torch.autocast(p.device.type, enabled=False):
-        return -(unit(p) * unit(z.detach())).sum(1).mean()
+        return -(l2_normalize(p) * l2_normalize(z.detach())).sum(1).mean()
 
 
 def mean_shift(p: Tensor, neighbours: Tensor) -> Tensor:
     """The mean squared distance 2 - 2 cos of p [N, d] to each of its unit neighbours [N, k, d]."""
     with torch.autocast(p.device.type, enabled=False):
-        return 2 - 2 * torch.einsum("nd,nkd->nk", unit(p), neighbours).mean()
+        return 2 - 2 * torch.einsum("nd,nkd->nk", l2_normalize(p), neighbours).mean()
 
 
 def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
     """SimCLR's loss over the 2N embeddings of two views [N, d]: each finds its partner among all the others."""
     z1, z2 = gather(z1), gather(z2)
-    z = unit(torch.cat([z1, z2]))
+    z = l2_normalize(torch.cat([z1, z2]))
     with torch.autocast(z.device.type, enabled=False):
         logits = z @ z.T / temp
     logits = logits.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), float("-inf"))
@@ -65,7 +65,7 @@ def cross_view(a: Tensor, b: Tensor, *, temp: float) -> Tensor:
     """Row i of a [N, d] finds row i of b among all of b, and the other way round: the mean of both."""
     a, b = gather(a), gather(b)
     with torch.autocast(a.device.type, enabled=False):
-        logits = unit(a) @ unit(b).T / temp
+        logits = l2_normalize(a) @ l2_normalize(b).T / temp
     own = torch.arange(len(a), device=a.device)
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
@@ -78,7 +78,7 @@ def neighbour_contrast(p: Tensor, neighbours: Tensor, *, temp: float, both_ways:
     p, neighbours = gather(p), gather(neighbours)
     num, k = neighbours.shape[:2]
     with torch.autocast(p.device.type, enabled=False):
-        logits = neighbours.flatten(0, 1) @ unit(p).T / temp  # [N k, N]
+        logits = neighbours.flatten(0, 1) @ l2_normalize(p).T / temp  # [N k, N]
     own = torch.arange(num, device=p.device).repeat_interleave(k)
     loss = F.cross_entropy(logits, own, reduction="sum") / num
     if not both_ways:

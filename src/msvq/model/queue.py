@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from msvq.core.distributed import gather
 from msvq.core.errors import BadInput
-from msvq.model.losses import similarity, unit
+from msvq.model.losses import l2_normalize, similarity
 from msvq.model.relations import rows_at_once
 
 
@@ -25,7 +25,7 @@ class Queue(nn.Module):
         super().__init__()
         if size < 1:
             raise ValueError(f"a queue holds at least one key, not {size}")
-        self.register_buffer("keys", unit(torch.randn(size, dim)))
+        self.register_buffer("keys", l2_normalize(torch.randn(size, dim)))
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
         self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))
@@ -58,7 +58,7 @@ class Queue(nn.Module):
         size = len(self)
         slots = (self.pointer + torch.arange(len(z), device=z.device)) % size
         slots, newest = slots[-size:], slice(-size, None)
-        self.keys = self.keys.index_copy(0, slots, unit(z)[newest])
+        self.keys = self.keys.index_copy(0, slots, l2_normalize(z)[newest])
         self.labels = self.labels.index_copy(0, slots, labels[newest])
         self.pointer = (self.pointer + len(z)) % size
         self.pushed = self.pushed + len(z)

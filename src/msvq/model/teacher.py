@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from msvq.core.distributed import take, world_size
+from msvq.core.distributed import gather_permuted, world_size
 from msvq.core.random_state import RandomState
 from msvq.model.norm import SplitBatchNorm2d, own_splits, split_batch_norm
 
@@ -76,12 +76,12 @@ class Teacher(nn.Module):
         self.momentum = momentum
         self.shuffle = shuffle
         self.random = RandomState()
-        self.waits = False
+        self.frozen = False
 
     @torch.no_grad()
-    def follow(self, student: nn.Module) -> None:
+    def ema_update(self, student: nn.Module) -> None:
         """θ_t <- m θ_t + (1 - m) θ_s, over all parameters at once."""
-        if self.waits:
+        if self.frozen:
             return
         torch._foreach_lerp_(list(self.network.parameters()), list(student.parameters()), weight=1 - self.momentum)
 
@@ -91,5 +91,5 @@ class Teacher(nn.Module):
         if not self.shuffle:
             return cast(Tensor, self.network(x))
         order = self.random.permutation(len(x) * world_size())  # the same on every rank
-        z: Tensor = self.network(take(x, order))
-        return take(z, torch.argsort(order))
+        z: Tensor = self.network(gather_permuted(x, order))
+        return gather_permuted(z, torch.argsort(order))

@@ -14,7 +14,7 @@ from msvq.core.errors import BadInput
 from msvq.core.precision import resolve_device
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.preflight.timing import Stage, Timing, stages, time_steps
-from msvq.preflight.trial_run import Rehearsal, opened_scene, rehearse
+from msvq.preflight.trial_run import Rehearsal, opened_scene, run_trial
 
 LEAST_STEPS = 3  # a median of fewer says little
 
@@ -47,7 +47,7 @@ def bench(
     display, target = display or Display(), resolve_device(settings.train.device)
     with opened_scene(settings, display) as scene:
         forget_peak(target)
-        with rehearse(settings, scene, recipe=recipe, overrides=overrides) as trial:
+        with run_trial(settings, scene, recipe=recipe, overrides=overrides) as trial:
             timings = [_measure(trial, stage, steps, display) for stage in stages(trial.trainer)]
             peak = peak_memory(target)
     return {**describe(trial), "steps": steps, "resolutions": timings, "peak_memory": peak, "notes": list(trial.notes)}

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.places import downloads, packs
 from msvq.data.folders import walk
 from msvq.data.official import OFFICIAL, Facts, find_official
@@ -84,7 +84,7 @@ def packed() -> list[dict[str, Any]]:
 
 def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> None:
     """Print the data sets and the packs."""
-    root = None if root is None else at_home(root)
+    root = None if root is None else expanduser(root)
     known, cached = catalogue(root), packed()
     if as_json:
         console.print_json(json.dumps({"known": known, "packed": cached}))

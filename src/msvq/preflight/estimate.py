@@ -21,8 +21,8 @@ from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.evaluate.neighbours import NUM_BANK
 from msvq.preflight.machine import forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
-from msvq.preflight.trial_run import Rehearsal, Scene, rehearse
-from msvq.runs.checkpoint import parse_cadence
+from msvq.preflight.trial_run import Rehearsal, TrialData, run_trial
+from msvq.runs.checkpoint import parse_save_interval
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 
@@ -107,7 +107,7 @@ class Estimate:
 
 def estimate(
     settings: Settings,
-    scene: Scene,
+    scene: TrialData,
     *,
     recipe: str | Path | None,
     overrides: Sequence[str],
@@ -117,7 +117,7 @@ def estimate(
     what: str = "",
 ) -> Estimate:
     """Try the run and add up. `available`: bytes that it may hold; `what` says in a word what is tried."""
-    with rehearse(settings, scene, recipe=recipe, overrides=overrides) as trial:
+    with run_trial(settings, scene, recipe=recipe, overrides=overrides) as trial:
         trainer, device = trial.trainer, trial.trainer.device
         epochs = trial.settings.train.epochs
         weights = sum(value.nbytes for value in _state(trainer))
@@ -138,7 +138,7 @@ def estimate(
         peak = peak_memory(device) if peak is None else peak
     evaluate = trial.settings.evaluate
     evaluations = sum(e % evaluate.every == 0 or e == epochs for e in range(epochs + 1))
-    every, seconds = parse_cadence(trial.settings.train.checkpoint_every)
+    every, seconds = parse_save_interval(trial.settings.train.checkpoint_every)
     saves = 2 + int(training // seconds if every is None else trainer.total_steps // every)
     features = 0 if device.type == "cuda" else _evaluation_bytes(trial, scene)
     return Estimate(
@@ -205,7 +205,7 @@ def _time_steps(trial: Rehearsal, steps: int, pictures: int, display: Display, w
     return results
 
 
-def _time_evaluation(trial: Rehearsal, scene: Scene) -> tuple[float, float]:
+def _time_evaluation(trial: Rehearsal, scene: TrialData) -> tuple[float, float]:
     """Seconds of one online evaluation, and of the looks in the end: kNN by more labels, and neighbours."""
     data, trainer, encoder = scene.data, trial.trainer, trial.trainer.method.encoder
     features = feature_function(data, trainer.device, trainer.precision)
@@ -232,7 +232,7 @@ def _time_evaluation(trial: Rehearsal, scene: Scene) -> tuple[float, float]:
     return judging(num_bank), last + judging(most)
 
 
-def _evaluation_bytes(trial: Rehearsal, scene: Scene) -> int:
+def _evaluation_bytes(trial: Rehearsal, scene: TrialData) -> int:
     """Features in fp32, twice while they are joined, the bank's again at unit length, and a chunk of similarities."""
     data, knn_bank = scene.data, trial.settings.evaluate.knn_bank
     if not data.has_labels:
@@ -247,7 +247,7 @@ def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
     return seconds, sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
 
 
-def _time_packing(scene: Scene, settings: Settings) -> float | None:
+def _time_packing(scene: TrialData, settings: Settings) -> float | None:
     """Seconds until all files are decoded, on all cores, from a few of them."""
     if scene.items is None:
         return None

@@ -71,7 +71,7 @@ def _inspect_arrays(splits: Splits, display: Display) -> Inspection:
     place = 0
     with display.task("looking at the pictures", len(facts)) as advance:
         for part in (splits.train, splits.test):
-            for images in part.in_order(256):
+            for images in part.batches_in_order(256):
                 for pixels in images:
                     facts[place] = facts_of(pixels)
                     place += 1

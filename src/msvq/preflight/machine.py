@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 
 
 def forget_peak(device: torch.device) -> None:
@@ -90,5 +90,5 @@ def _status(key: str) -> int | None:
 
 def free_disk(path: Path) -> int:
     """Free bytes where `path` would be; it need not exist."""
-    path = at_home(path).absolute()
+    path = expanduser(path).absolute()
     return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free

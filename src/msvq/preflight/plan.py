@@ -20,14 +20,14 @@ from msvq.preflight.advice import Alternative, advise, duration, gigabytes
 from msvq.preflight.bench import check_steps, say
 from msvq.preflight.estimate import Estimate, estimate
 from msvq.preflight.machine import available_memory, free_disk
-from msvq.preflight.trial_run import Scene, opened_scene
+from msvq.preflight.trial_run import TrialData, opened_scene
 
 TRIAL_STEPS = 2  # of another setting that is proposed
 NARROW = 16  # width that is proposed; at most half of what there is
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PlanRequest:
     """What was asked for, to be asked again with something changed."""
 
     recipe: str | Path | None
@@ -90,7 +90,7 @@ def plan(
     """Plan a run, as plain values. The arguments are those of `msvq plan`; `memory`: bytes instead of the machine's."""
     check_steps(steps)
     display = display or Display()
-    wishes = Wishes(recipe, data, data_root, method, backbone, epochs, overrides, device, precision)
+    wishes = PlanRequest(recipe, data, data_root, method, backbone, epochs, overrides, device, precision)
     settings = wishes.settings()
     target = resolve_device(settings.train.device)
     there = available_memory(target) if memory is None else memory
@@ -124,7 +124,7 @@ def plan(
     }
 
 
-def _try(flags: str, wishes: Wishes, available: int | None, display: Display) -> Alternative | None:
+def _try(flags: str, wishes: PlanRequest, available: int | None, display: Display) -> Alternative | None:
     """What the run would need with other settings, or None if they do not go together."""
     try:
         settings = wishes.settings()
@@ -144,7 +144,7 @@ def _try(flags: str, wishes: Wishes, available: int | None, display: Display) ->
     return Alternative(flags, needs)
 
 
-def _facts(needs: Estimate, scene: Scene) -> dict[str, Any]:
+def _facts(needs: Estimate, scene: TrialData) -> dict[str, Any]:
     settings, data = needs.settings, scene.data
     return {
         "data": settings.data.source,

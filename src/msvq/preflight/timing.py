@@ -196,7 +196,7 @@ def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
             network(student, LEARN)
         for teacher in teachers:
             network(teacher, TEACH)
-            vars(teacher)["follow"] = timed(FOLLOW, teacher.follow)  # on the instance, above the class's
+            vars(teacher)["ema_update"] = timed(FOLLOW, teacher.ema_update)  # on the instance, above the class's
         undo.append(method.register_forward_pre_hook(method_begins).remove)
         undo.append(method.register_forward_hook(method_ends).remove)
         undo.append(trainer.optimiser.register_step_pre_hook(lambda *_: clock.turn(UPDATE)).remove)
@@ -207,7 +207,7 @@ def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
         for restore in undo:
             restore()
         for teacher in teachers:
-            vars(teacher).pop("follow", None)
+            vars(teacher).pop("ema_update", None)
 
 
 def students(method: Method) -> list[nn.Module]:

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from msvq.config.adapt import complete, fit_to_data
+from msvq.config.adapt import fill_from_data, fit_to_data
 from msvq.config.resolve import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.precision import resolve_device
 from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
@@ -25,7 +25,7 @@ from msvq.data.official import OFFICIAL, find_official
 from msvq.data.packing import is_packed, pack_bytes
 from msvq.data.sources import ARRAYS, check_source, is_path, limited, locate, open_dataset, probe_sizes
 from msvq.data.splits import Splits
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Stream, Streamed
 from msvq.methods import METHODS
 from msvq.train.build import build_method
@@ -40,10 +40,10 @@ STL10_LABELLED = 5_000  # of its training pictures
 
 
 @dataclass(frozen=True)
-class Scene:
+class TrialData:
     """The data of a rehearsal: as many pictures as the run would have, some or all of them made up."""
 
-    data: DataSet
+    data: ImageDataset
     notes: tuple[str, ...] = ()
     pack: int = 0  # bytes of the packed pictures on disk
     unheld: int = 0  # bytes that the run holds in memory and the rehearsal does not
@@ -61,7 +61,7 @@ class Rehearsal:
 
 
 @contextmanager
-def opened_scene(settings: Settings, display: Display) -> Iterator[Scene]:
+def opened_scene(settings: Settings, display: Display) -> Iterator[TrialData]:
     """The pictures that the settings name, or as many of their size; worker processes end with the context."""
     before = {name: os.environ.get(name) for name in OFFLINE}
     if settings.data.source.startswith(PREFIX):  # what its library has fetched before is found, and nothing is fetched
@@ -82,8 +82,8 @@ def opened_scene(settings: Settings, display: Display) -> Iterator[Scene]:
 
 
 @contextmanager
-def rehearse(
-    settings: Settings, scene: Scene, *, recipe: str | Path | None, overrides: Sequence[str] = ()
+def run_trial(
+    settings: Settings, scene: TrialData, *, recipe: str | Path | None, overrides: Sequence[str] = ()
 ) -> Iterator[Rehearsal]:
     """The trainer, in a folder that is gone afterwards.
 
@@ -96,7 +96,7 @@ def rehearse(
         keep = (text.partition("=")[0].strip() for text in overrides)
         settings, changes = fit_to_data(settings, len(pictures), keep=keep)
         notes += changes
-    settings = complete(settings, data, device)
+    settings = fill_from_data(settings, data, device)
     with room_for_networks(torch.device("cpu")):
         method = build_method(settings, data.size)
     if not len(pictures):
@@ -108,20 +108,20 @@ def rehearse(
         yield Rehearsal(settings, trainer, tuple(notes))
 
 
-def find_scene(settings: Settings, display: Display) -> Scene:
+def find_scene(settings: Settings, display: Display) -> TrialData:
     """As `opened_scene`, but the caller closes the stream, if there is one."""
     source, root = settings.data.source, settings.data.root
     check_source(source)
     arrays = source == "patterns" or Path(source).suffix.lower() in ARRAYS
     if source in OFFICIAL:
-        if root is not None and not at_home(root).is_dir():
+        if root is not None and not expanduser(root).is_dir():
             raise BadInput(f"--data-root {str(root)!r} is not a folder; leave it out to go on without the pictures")
-        place = find_official(source, None if root is None else at_home(root))
+        place = find_official(source, None if root is None else expanduser(root))
         if place is None or place.form == "archive":
             return _official(settings, absent=place is None)
         arrays = place.form == "files" and source != "tinyimagenet"
     if arrays:
-        return Scene(open_dataset(settings.data, display=display))
+        return TrialData(open_dataset(settings.data, display=display))
     with display.busy("listing pictures"):
         found = limited(locate(settings.data, display=display), settings.data)
     assert not isinstance(found, Splits)
@@ -133,20 +133,20 @@ def made_up(num: int, side: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (num, side, side, 3), np.uint8)
 
 
-def _official(settings: Settings, *, absent: bool) -> Scene:
+def _official(settings: Settings, *, absent: bool) -> TrialData:
     """An official data set that is not there, or still in its archive, in its numbers and size."""
     facts = OFFICIAL[settings.data.source]
     size, test_size = settings.data.size or facts.size, settings.data.test_size or facts.test_size
     side = facts.test_size  # of its own pictures
     images = made_up(MADE_UP, side)
 
-    def split(num: int) -> Pictures:
-        return Pictures(images, np.arange(num) % facts.num_classes, rows=np.arange(num) % MADE_UP)
+    def split(num: int) -> ImageSplit:
+        return ImageSplit(images, np.arange(num) % facts.num_classes, rows=np.arange(num) % MADE_UP)
 
     train = bank = split(min(facts.num_train, settings.data.limit or facts.num_train))
     if settings.data.source == "stl10":
         bank = split(STL10_LABELLED)
-    data = DataSet(
+    data = ImageDataset(
         name=settings.data.source,
         train=train,
         bank=bank,
@@ -161,10 +161,10 @@ def _official(settings: Settings, *, absent: bool) -> Scene:
     note = f"{facts.title} {why}: as many made-up pictures of its size stand in; nothing was {left}"
     files = settings.data.source == "tinyimagenet"  # the others are arrays, which are read into memory
     whole = pack_bytes(len(train) + facts.num_test, side)
-    return Scene(data, (note,), pack=whole if files else 0, unheld=0 if files else whole, absent=absent)
+    return TrialData(data, (note,), pack=whole if files else 0, unheld=0 if files else whole, absent=absent)
 
 
-def _files(settings: Settings, items: Listing | HubPictures) -> Scene:
+def _files(settings: Settings, items: Listing | HubPictures) -> TrialData:
     """Pictures in files: made-up ones of the size they will have, or the files themselves if the run decodes them."""
     facts = OFFICIAL.get(settings.data.source)
     size, test_size = (facts.size, facts.test_size) if facts else probe_sizes(items)
@@ -173,13 +173,13 @@ def _files(settings: Settings, items: Listing | HubPictures) -> Scene:
     stream = None
     if settings.data.mode == "stream":
         stream = Stream(items, side=side, max_lost=num, num_workers=settings.data.workers)
-        pictures = Pictures(Streamed(stream, np.arange(num)), items.labels)
+        pictures = ImageSplit(Streamed(stream, np.arange(num)), items.labels)
         note, pack = "", 0
     else:
-        pictures = Pictures(made_up(MADE_UP, side), items.labels, rows=np.arange(num) % MADE_UP)
+        pictures = ImageSplit(made_up(MADE_UP, side), items.labels, rows=np.arange(num) % MADE_UP)
         note = "made-up pictures stand in for the files: none was decoded or packed"
         pack = 0 if is_packed(items, side) else pack_bytes(num, side)
-    data = DataSet(
+    data = ImageDataset(
         name=Path(settings.data.source).name,
         train=pictures.part(0, items.num_train),
         bank=pictures.part(0, items.num_bank),
@@ -192,4 +192,4 @@ def _files(settings: Settings, items: Listing | HubPictures) -> Scene:
         notes=items.notes,
         stream=stream,
     )
-    return Scene(data, (note,) if note else (), pack=pack, items=items)
+    return TrialData(data, (note,) if note else (), pack=pack, items=items)

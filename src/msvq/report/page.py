@@ -12,7 +12,7 @@ import yaml
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.core.run_files import check_not_of_a_run, real_place
+from msvq.core.run_files import check_not_of_a_run, resolve_parent
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
 from msvq.report.maps import first_views, map_data, without_sheets
@@ -57,7 +57,7 @@ def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
         raise BadInput(f"--out {str(out)!r} is a directory; name a file such as {str(out / 'report.html')!r}")
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise BadInput(f"--out {str(out)!r} should end in .html: the report is a page")
-    if out is not None and (len(runs) > 1 or real_place(out) != real_place(runs[0] / "report.html")):
+    if out is not None and (len(runs) > 1 or resolve_parent(out) != resolve_parent(runs[0] / "report.html")):
         check_not_of_a_run("--out", out)
     return write_report(list(runs), out)
 

@@ -132,7 +132,7 @@ class Cell:
     def cost(self) -> float:
         """How long a step takes beside other methods', by passes: 3 for the student's, 1 for a teacher's view."""
         kind = METHODS[self.method]
-        views = len(kind.soft_labels) if issubclass(kind, MSVQ) else TEACHER_VIEWS.get(self.method, 0)
+        views = len(kind.soft_label_specs) if issubclass(kind, MSVQ) else TEACHER_VIEWS.get(self.method, 0)
         return 3.0 * kind.student_passes + views
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.places import downloads
 from msvq.data.official import OFFICIAL, find_official, read_official
 from msvq.data.sources import open_dataset
@@ -87,7 +87,7 @@ def prepare(
         raise BadInput(f"--linear is for tables of linear accuracy; {study.name} is measured by kNN: leave it out")
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
-    records = {} if known is None else read_records(at_home(known))
+    records = {} if known is None else read_records(expanduser(known))
     covered = [task for task in tasks if task.cell.name in records and records[task.cell.name].covers(task)]
     for task in covered:
         records[task.cell.name].check(task.cell)
@@ -146,7 +146,7 @@ def check_jobs(jobs: int) -> None:
 
 def have_data(datasets: set[str], data_root: Path | None, *, download: bool, display: Display) -> None:
     """Raise if a data set is not there, and say how to get it; or fetch it, once, before the cells start."""
-    root = None if data_root is None else at_home(data_root)
+    root = None if data_root is None else expanduser(data_root)
     if root is not None and not root.is_dir() and not download:
         raise BadInput(f"--data-root {str(data_root)!r} is not a folder")
     for name in sorted(datasets & set(OFFICIAL)):

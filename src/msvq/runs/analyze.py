@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.api import Run, load
-from msvq.config.adapt import complete
+from msvq.config.adapt import fill_from_data
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.precision import check_precision, resolve_device, resolve_precision
@@ -17,8 +17,8 @@ from msvq.data.loader import Loader
 from msvq.methods import METHODS
 from msvq.report.page import write_report
 from msvq.runs.evaluate import open_for
-from msvq.runs.finished import study
-from msvq.runs.metrics import finite
+from msvq.runs.finished import evaluate_finished_run
+from msvq.runs.metrics import nan_to_none
 from msvq.runs.weights import load_method
 
 
@@ -51,12 +51,14 @@ def analyze(
                 f"the pictures of {dataset.name} are not those of the run; "
                 f"give the right ones with --data or --data-root"
             )
-        settings = complete(settings, dataset, target)
+        settings = fill_from_data(settings, dataset, target)
         wanted = resolve_precision(check_precision(precision or settings.train.precision), target)
         settings = settings.model_copy(update={"train": settings.train.model_copy(update={"precision": wanted})})
         pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
         loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
-        result = study(run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display)
+        result = evaluate_finished_run(
+            run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display
+        )
     finally:
         if dataset.stream is not None:
             dataset.stream.workers.close()
@@ -67,7 +69,7 @@ def analyze(
 def show(result: dict[str, Any], run: Path, console: Console, *, as_json: bool) -> None:
     """Print an analysis for a person, or as JSON."""
     if as_json:
-        console.print_json(json.dumps(finite(result)))  # what is no number is no JSON either
+        console.print_json(json.dumps(nan_to_none(result)))  # what is no number is no JSON either
         return
     judged = result["verdict"]
     say = Display(console).note

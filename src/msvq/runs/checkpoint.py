@@ -22,13 +22,13 @@ COMMENT_LENGTH = len(b"msvq crc32 01234567")
 PIECE = 2**22
 
 
-class Cadence:
+class SaveInterval:
     """When a checkpoint is due: every so many steps, or after so much time ("30s", "5m", "2h")."""
 
     def __init__(self, every: int | str, now: Callable[[], float] | None = None) -> None:
         self.now = now or (lambda: time.monotonic())
         self.saved_at = self.now()
-        self.steps, self.seconds = parse_cadence(every)
+        self.steps, self.seconds = parse_save_interval(every)
 
     def due(self, step: int) -> bool:
         """Whether to save after so many steps."""
@@ -43,7 +43,7 @@ class Cadence:
         self.saved_at = self.now()
 
 
-def parse_cadence(every: int | str) -> tuple[int | None, float]:
+def parse_save_interval(every: int | str) -> tuple[int | None, float]:
     """(steps, 0.0) or (None, seconds)."""
     text = str(every).strip()
     if text.isdigit() and int(text) > 0:
@@ -138,7 +138,7 @@ def is_whole(path: Path) -> bool:
     return zlib.crc32(b"\0\0", crc) == int(found[1], 16)
 
 
-def sweep(directory: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Remove what a process that was killed while saving has left. Only for who holds the run's lock."""
     for path in directory.glob(".*.tmp"):
         path.unlink(missing_ok=True)

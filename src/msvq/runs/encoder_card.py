@@ -13,10 +13,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from msvq.config.resolve import Settings
-from msvq.core.checksums import sealed
+from msvq.core.checksums import with_checksum
 from msvq.core.files import write_atomically, write_text
 from msvq.core.version import __version__
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.model.backbones import BackboneSettings
 
 WEIGHTS, CARD = "encoder.safetensors", "encoder.json"
@@ -25,7 +25,7 @@ HASH, SEAL = "weights_sha256", "card_sha256"  # of the weights, and of the card 
 _Deviation = Annotated[FiniteFloat, Gt(0)]
 
 
-class Feeding(BaseModel, frozen=True):
+class Preprocessing(BaseModel, frozen=True):
     """At what size, and normalised how, an encoder knows pictures."""
 
     size: PositiveInt
@@ -33,7 +33,7 @@ class Feeding(BaseModel, frozen=True):
     std: tuple[_Deviation, _Deviation, _Deviation]
 
 
-class Card(Feeding, frozen=True):
+class EncoderMetadata(Preprocessing, frozen=True):
     """What has to be in `encoder.json`."""
 
     backbone: BackboneSettings
@@ -42,7 +42,7 @@ class Card(Feeding, frozen=True):
     weights_sha256: str | None = None
 
 
-def misfit(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+def state_dict_mismatch(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
     """What of the tensors that were found is not as in a network's `own`, the first of it; empty if all is."""
     for name in own:
         there, wanted = found.get(name), own[name]
@@ -53,7 +53,7 @@ def misfit(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
     return missing or next((f"there is no place for {name}" for name in found if name not in own), "")
 
 
-def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataSet) -> None:
+def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: ImageDataset) -> None:
     """Write `encoder.safetensors` and the card that says how to feed it."""
     weights = save(
         {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in encoder.state_dict().items()}
@@ -71,4 +71,4 @@ def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: DataS
         "feature_dim": encoder.feature_dim,
         HASH: hashlib.sha256(weights).hexdigest(),
     }
-    write_text(path / CARD, json.dumps(sealed(card, SEAL), indent=2) + "\n")
+    write_text(path / CARD, json.dumps(with_checksum(card, SEAL), indent=2) + "\n")

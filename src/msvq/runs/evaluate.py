@@ -24,10 +24,10 @@ from msvq.core.precision import check_precision, resolve_device, resolve_precisi
 from msvq.core.schema import Section, explain, known_keys
 from msvq.core.version import __version__
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.labels import stratified
-from msvq.evaluate.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
-from msvq.runs.weights import feeding, load_encoder
+from msvq.evaluate.protocols import PROTOCOLS, EvalContext, check_neighbours, check_protocols
+from msvq.runs.weights import load_encoder, preprocessing_of
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine
 BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
@@ -70,7 +70,7 @@ def evaluate(
     try:
         if not dataset.has_labels:
             raise BadInput(f"{dataset.name} has no labels, and {protocol} needs them; 'msvq analyze' does without")
-        subject = Subject(
+        subject = EvalContext(
             weights.encoder.to(target),
             run.config.backbone,
             dataset,
@@ -86,12 +86,12 @@ def evaluate(
         changes["precision"] = subject.precision
     place = {"data": dataset.name, "data_fingerprint": dataset.fingerprint(), "transfer": not own}
     weighed = {"checkpoint": weights.checkpoint, "step": weights.step}
-    result = {"protocol": identity(protocol, settings, changes), **found, **place, **weighed, "changes": changes}
+    result = {"protocol": protocol_id(protocol, settings, changes), **found, **place, **weighed, "changes": changes}
     return result, save_result(run.path, result)
 
 
 def measure(
-    protocol: str, subject: Subject, settings: Section, *, labels: float = 1.0, seeds: int = 1
+    protocol: str, subject: EvalContext, settings: Section, *, labels: float = 1.0, seeds: int = 1
 ) -> dict[str, Any]:
     """What a protocol says of an encoder: means over the seeds, and each of them."""
     chosen = PROTOCOLS[protocol]
@@ -165,7 +165,7 @@ def open_for(
     download: bool = False,
     moved: bool = False,
     display: Display,
-) -> tuple[DataSet, bool]:
+) -> tuple[ImageDataset, bool]:
     """The run's own data, or other pictures as its encoder expects them; and whether they are the run's own.
 
     `moved`: `data` is where the run's own pictures are now.
@@ -188,7 +188,7 @@ def open_for(
         )
         own = False
     if not own:  # normalised as in training, which is what the first layer knows
-        known = feeding(run, checkpoint)
+        known = preprocessing_of(run, checkpoint)
         dataset = replace(dataset, mean=known.mean, std=known.std)
     return dataset, own
 
@@ -213,7 +213,7 @@ def _at(values: Any, path: str) -> Any:
     return values
 
 
-def identity(protocol: str, settings: Section, changes: dict[str, Any]) -> str:
+def protocol_id(protocol: str, settings: Section, changes: dict[str, Any]) -> str:
     """The protocol's name and version; what was changed stands behind it, so that nobody compares unlike numbers."""
     name, told = PROTOCOLS[protocol].identity(settings)
     more = "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)

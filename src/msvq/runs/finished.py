@@ -16,25 +16,25 @@ from torch import Tensor, nn
 from msvq.api import Run
 from msvq.config.resolve import Settings
 from msvq.core.console import Display
-from msvq.core.distributed import in_shares
+from msvq.core.distributed import map_sharded
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.core.precision import autocast
 from msvq.data.loader import Loader
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.embedding_map import save_map
-from msvq.evaluate.diagnostics.gallery import look, save_gallery
+from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_gallery
 from msvq.evaluate.diagnostics.health import HealthMonitor, Pairs, queue_health, teacher_distances
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.neighbours import save_neighbours
-from msvq.evaluate.protocols import PROTOCOLS, Subject
+from msvq.evaluate.protocols import PROTOCOLS, EvalContext
 from msvq.methods import Method
-from msvq.runs.evaluate import PRECISION, identity, measure, save_result
-from msvq.runs.metrics import finite
+from msvq.runs.evaluate import PRECISION, measure, protocol_id, save_result
+from msvq.runs.metrics import nan_to_none
 from msvq.train.build import build_method, make_augment
-from msvq.train.init_weights import KEPT, kept_start
+from msvq.train.init_weights import KEPT, read_initial_weights
 
 ALIGNED = 2000  # pictures of which two views are compared
 
@@ -48,10 +48,10 @@ def _noted(protocol: str, display: Display) -> Iterator[None]:
         display.note(f"note: no {protocol} accuracy: {error}")
 
 
-def study(
+def evaluate_finished_run(
     run: Run,
     settings: Settings,
-    data: DataSet,
+    data: ImageDataset,
     method: Method,
     loader: Loader,
     *,
@@ -72,7 +72,7 @@ def study(
     encoder = method.encoder
     if data.has_labels:
         voting = replace(data, bank=last_bank(data.bank, settings.evaluate.knn_bank))
-        subject = Subject(encoder, settings.backbone, voting, loader.device, PRECISION, display)
+        subject = EvalContext(encoder, settings.backbone, voting, loader.device, PRECISION, display)
         vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.bank)), temp=settings.evaluate.knn_temp)
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
         changes |= {"bank": len(voting.bank)} if len(voting.bank) < len(data.bank) else {}
@@ -80,17 +80,19 @@ def study(
         weighed = {"checkpoint": checkpoint, "step": step}
         with _noted("kNN", display):
             found = measure("knn", subject, vote)
-            save_result(run.path, {"protocol": identity("knn", vote, changes), **found, **place, **weighed})
+            save_result(run.path, {"protocol": protocol_id("knn", vote, changes), **found, **place, **weighed})
         whole = subject if voting.bank is data.bank else replace(subject, data=data, cached=None)
         for protocol in protocols:
             with _noted(protocol, display):
                 plain = PROTOCOLS[protocol].settings()
                 found = measure(protocol, whole, plain) | place | weighed | {"changes": {}}
-                save_result(run.path, {"protocol": identity(protocol, plain, {}), **found})
-    audit, gallery = look(method, data, loader, make_augment(settings, data), precision=precision, display=display)
+                save_result(run.path, {"protocol": protocol_id(protocol, plain, {}), **found})
+    audit, gallery = audit_soft_labels(
+        method, data, loader, make_augment(settings, data), precision=precision, display=display
+    )
     if gallery is not None:
         save_gallery(folder / f"gallery{suffix}.npz", gallery)
-    start = kept_start(run.path)
+    start = read_initial_weights(run.path)
     if start is None and settings.backbone.init is not None:
         display.note(f"note: {KEPT} is gone, so 'before' is the backbone with fresh weights")
     fresh = build_method(settings, data.size, start).to(loader.device).encoder  # as it was before training
@@ -117,11 +119,11 @@ def study(
         "teachers": teacher_distances(method),
         "queues": queue_health(method, steps=step),
     }
-    write_text(folder / f"analysis{suffix}.json", json.dumps(finite(result), indent=1) + "\n")
+    write_text(folder / f"analysis{suffix}.json", json.dumps(nan_to_none(result), indent=1) + "\n")
     return result
 
 
-def named(audit: dict[str, Any], data: DataSet) -> dict[str, Any]:
+def named(audit: dict[str, Any], data: ImageDataset) -> dict[str, Any]:
     """An audit whose classes have their names."""
     names = {str(number): name for number, name in enumerate(data.class_names)}
     rows = {
@@ -131,9 +133,9 @@ def named(audit: dict[str, Any], data: DataSet) -> dict[str, Any]:
     return {**audit, "by_class": rows}
 
 
-def pair_function(settings: Settings, data: DataSet, device: torch.device) -> Pairs:
+def pair_function(settings: Settings, data: ImageDataset, device: torch.device) -> Pairs:
     """An encoder's features of two weak views of the same pictures, always the same ones."""
-    augment, kept = make_augment(settings, data), data.train.thinned(ALIGNED)
+    augment, kept = make_augment(settings, data), data.train.subsample(ALIGNED)
 
     def pairs(encoder: nn.Module) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -148,8 +150,8 @@ def pair_function(settings: Settings, data: DataSet, device: torch.device) -> Pa
                 return torch.stack([encoder(view).float().cpu() for view in views], dim=1)
 
         try:
-            for images in kept.in_order(500):
-                found.append(in_shares(len(images), partial(of_share, images)))
+            for images in kept.batches_in_order(500):
+                found.append(map_sharded(len(images), partial(of_share, images)))
         finally:
             encoder.train(was_training)
         first, second = torch.cat(found).unbind(1)

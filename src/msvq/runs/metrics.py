@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from msvq.core.files import write_text
-from msvq.core.launch import is_first
+from msvq.core.launch import is_main_process
 
 
-class RunLog:
+class MetricsWriter:
     """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes.
 
     `hear` is then told of the line, as it was written.
@@ -22,31 +22,31 @@ class RunLog:
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
         """Append one line."""
-        if not is_first():
+        if not is_main_process():
             return
-        line = finite({"kind": kind, **values})
+        line = nan_to_none({"kind": kind, **values})
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self.hear(line)
 
     def flush(self) -> None:
         """Have what was written on disk."""
-        if is_first() and self.path.exists():
+        if is_main_process() and self.path.exists():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after `step`, so that a resumed run does not log it twice."""
-        if not is_first():
+        if not is_main_process():
             return
         kept = [line for line in read_metrics(self.path) if line["step"] <= step]
         write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
-def finite(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """The value with null for whatever is no number: JSON has no other word for it."""
     if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
+        return {key: nan_to_none(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

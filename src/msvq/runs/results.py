@@ -35,7 +35,7 @@ class Analysis:
         return f"{self.state}: {self.sentence}"
 
 
-class Looking(TypedDict, total=False):
+class RunOptions(TypedDict, total=False):
     """Options of whatever opens a run and looks at it, as its command has them."""
 
     data: str | None
@@ -46,7 +46,7 @@ class Looking(TypedDict, total=False):
     display: Display | None
 
 
-class Judging(Looking, total=False):
+class EvalOptions(RunOptions, total=False):
     """Options of every protocol."""
 
     download: bool

@@ -26,7 +26,7 @@ from msvq.core.files import write_text
 from msvq.core.launch import num_processes
 from msvq.core.run_files import RUN_FILES, is_run
 from msvq.core.version import __version__
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 
 LOCK = ".lock"
 
@@ -115,7 +115,7 @@ def _csv(rows: Sequence[tuple[str, str]]) -> str:
     return text.getvalue()
 
 
-def environment(settings: Settings, data: DataSet, device: torch.device, made_by: str) -> dict[str, Any]:
+def environment(settings: Settings, data: ImageDataset, device: torch.device, made_by: str) -> dict[str, Any]:
     """What a run was made with."""
     return {
         "msvq": __version__,

@@ -12,16 +12,16 @@ from torch import nn
 
 from msvq.api import CARD, WEIGHTS, Run
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
-from msvq.core.user_code import is_code, not_allowed
+from msvq.core.files import expanduser
+from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
-from msvq.runs.encoder_card import Feeding, misfit
+from msvq.runs.encoder_card import Preprocessing, state_dict_mismatch
 
 
-class Weights(NamedTuple):
+class LoadedEncoder(NamedTuple):
     """An encoder in eval mode, and where it came from."""
 
     encoder: nn.Module
@@ -32,7 +32,7 @@ class Weights(NamedTuple):
     of_run: bool  # whether the run's own training made them, so that its log tells of them
 
 
-def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
+def load_encoder(run: Run, checkpoint: str = "last") -> LoadedEncoder:
     """The run's encoder: "last", "best" (by held-out pictures), or a file (.ckpt or .safetensors)."""
     path = checkpoint_path(run, checkpoint)
     own = _is_own(run, path)
@@ -51,13 +51,13 @@ def load_encoder(run: Run, checkpoint: str = "last") -> Weights:
     _fill(encoder, state, path)
     name = checkpoint_name(run, checkpoint, path)
     of_run = own or path.resolve().parent == (run.path / "checkpoints").resolve()
-    return Weights(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size, of_run)
+    return LoadedEncoder(encoder.eval().requires_grad_(False), name, step, backbone.for_size(size), size, of_run)
 
 
-def feeding(run: Run, checkpoint: str = "last") -> Feeding:
+def preprocessing_of(run: Run, checkpoint: str = "last") -> Preprocessing:
     """How to feed the encoder in a checkpoint: by the card that belongs to it, or by what the run began with."""
     if _is_own(run, checkpoint_path(run, checkpoint)):
-        return Feeding.model_validate(run.card)
+        return Preprocessing.model_validate(run.card)
     begun = run.environment()
     if {"mean", "std"} <= begun.keys():
         facts = {"size": run.config.data.test_size or trained_size(run), "mean": begun["mean"], "std": begun["std"]}
@@ -66,7 +66,7 @@ def feeding(run: Run, checkpoint: str = "last") -> Feeding:
     else:
         raise BadInput(f"{run.path} does not say how its pictures are normalised; finish the run with --resume")
     try:
-        return Feeding.model_validate(facts)
+        return Preprocessing.model_validate(facts)
     except ValidationError:
         raise BadInput(f"{run.path / 'environment.json'} is damaged; restore it, or start the run anew") from None
 
@@ -79,7 +79,7 @@ def load_method(run: Run, checkpoint: str = "last", *, method: str | None = None
     name = run.config.method_name
     if is_external(name):
         if method is None:
-            raise not_allowed("method", name)
+            raise must_be_named_explicitly("method", name)
         register_file(method)
         name = method
     elif method is not None and method != name:
@@ -123,7 +123,7 @@ def checkpoint_path(run: Run, checkpoint: str, *, whole: bool = False) -> Path:
         if not found:
             raise BadInput(f"{run.path} has no encoder yet; finish the run with --resume")
         return found[0]
-    path = at_home(checkpoint)
+    path = expanduser(checkpoint)
     if not path.is_file():
         raise BadInput(f"there is no checkpoint {checkpoint!r}; give last, best or the path of a file")
     if path.suffix not in (".ckpt", ".safetensors"):
@@ -169,7 +169,7 @@ def _check_settings(run: Run, saved: dict[str, Any], path: Path, *sections: str)
     for section in sections:
         old, new = recorded.get(section, {}), written[section]
         for key in old | new:
-            both_code = is_code(str(old.get(key))) and is_code(str(new.get(key)))  # a file that may have moved
+            both_code = is_user_code(str(old.get(key))) and is_user_code(str(new.get(key)))  # it may have moved
             if old.get(key) != new.get(key) and not (section == "backbone" and both_code):
                 raise BadInput(
                     f"{str(path)!r} is of another network than the run's: its {section}.{key} is {old.get(key)!r}, and "
@@ -188,7 +188,7 @@ def _fill(module: nn.Module, state: dict[str, torch.Tensor], path: Path) -> None
     """Load weights, or say what of them does not fit."""
     own = module.state_dict()
     taken = {name: state[name] for name in own if name in state}
-    what = misfit(own, taken)
+    what = state_dict_mismatch(own, taken)
     if what:
         raise BadInput(f"{str(path)!r} is of another network than the run's: {what}; give a checkpoint of this run")
     module.load_state_dict(taken)

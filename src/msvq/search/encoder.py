@@ -16,10 +16,10 @@ from torch import nn
 from msvq.api import Run
 from msvq.core.errors import BadInput
 from msvq.core.precision import check_precision, resolve_device, resolve_precision
-from msvq.core.user_code import is_code
+from msvq.core.user_code import is_user_code
 from msvq.evaluate.features import extract_features
 from msvq.model.libraries import is_library
-from msvq.runs.weights import Weights, feeding, load_encoder
+from msvq.runs.weights import LoadedEncoder, load_encoder, preprocessing_of
 from msvq.train.limits import or_too_large
 
 # On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
@@ -80,7 +80,7 @@ def open_embedder(
     weights = load_encoder(run, checkpoint)
     target = resolve_device(device or "auto")
     exact = resolve_precision(chosen, target)
-    fed = feeding(run, checkpoint)
+    fed = preprocessing_of(run, checkpoint)
     state = weights.encoder.state_dict()
     facts = [fed.model_dump(mode="json"), exact, target.type, CHUNK, _network(weights)]
     digest = hashlib.sha256(json.dumps(facts).encode())
@@ -100,12 +100,12 @@ def open_embedder(
     )
 
 
-def _network(weights: Weights) -> list[Any]:
+def _network(weights: LoadedEncoder) -> list[Any]:
     """What the network is: the same weights give other features in another one, or after a change of its code."""
     name, size = weights.backbone.name, weights.train_size
     if is_library(name):  # which may build it otherwise in its next version
         return [name, version(name.partition(":")[0]), size]
-    if not is_code(name):
+    if not is_user_code(name):
         return [name, weights.backbone.width, weights.backbone.stem, size]
     file, _, function = name.rpartition(":")
     return [hashlib.sha256(Path(file).read_bytes()).hexdigest(), function, size]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.core.run_files import check_not_of_a_run
 from msvq.search.source import Positions, Source
 
@@ -150,7 +150,7 @@ def check_file(option: str, path: Path, endings: Sequence[str]) -> None:
 
 def check_apart(option: str, path: Path, data: str) -> None:
     """Raise if a file to write is the one that the pictures come from."""
-    read = at_home(data)
+    read = expanduser(data)
     if path.is_file() and read.is_file() and path.samefile(read):
         raise BadInput(f"{option}: {str(path)!r} is the file that --data reads, and would be lost; choose another name")
 

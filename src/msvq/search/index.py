@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, sealed
+from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, with_checksum
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import no_room, write_atomically, write_text
+from msvq.core.files import disk_full_error, write_atomically, write_text
 from msvq.core.places import indexes
 from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
@@ -155,7 +155,7 @@ def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size:
 def _reserve(path: Path, size: int) -> None:
     """Make a file that has its space on the disk already: writing to a map of one that has not may end the process."""
     if shutil.disk_usage(path.parent).free < size:
-        raise no_room(path.parent.parent, size, "the index needs", "or point MSVQ_HOME at another disk")
+        raise disk_full_error(path.parent.parent, size, "the index needs", "or point MSVQ_HOME at another disk")
     with path.open("wb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -189,7 +189,7 @@ def _write_rest(
         "skipped": sorted(skipped.items()),
         "files": hash_files([folder / name for name in FILES], display),
     }
-    write_text(folder / CARD, json.dumps(sealed(card)))
+    write_text(folder / CARD, json.dumps(with_checksum(card)))
 
 
 def _before(place: Path, embedder: Embedder, display: Display) -> _Stored | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home
+from msvq.core.files import expanduser
 from msvq.data.workers import Workers
 from msvq.search.encoder import Embedder, open_embedder
 from msvq.search.formats import check_file
@@ -117,7 +117,7 @@ def search(
 
 def _find(query: str, source: Source) -> Path | int:
     """The file that a query names, or the position of the picture of that name."""
-    path = at_home(query)
+    path = expanduser(query)
     if path.is_file():
         return path
     try:

@@ -141,7 +141,7 @@ class _Arrays:
             return _digest(f"{self.origin} {status.st_size} {status.st_mtime_ns}", self.chosen)
         digest = hashlib.sha256()
         for part in (self.splits.train, self.splits.test):
-            for images in part.in_order(1000):
+            for images in part.batches_in_order(1000):
                 digest.update(np.ascontiguousarray(images).data)
         return _digest(digest.hexdigest(), self.chosen)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
 from msvq.data.augment import Augment, ViewSettings
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
 from msvq.model.pooling import check_sizes
@@ -44,6 +44,6 @@ def _kinds(settings: Settings) -> dict[str, ViewSettings]:
     return {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields}
 
 
-def make_augment(settings: Settings, data: DataSet) -> Augment:
+def make_augment(settings: Settings, data: ImageDataset) -> Augment:
     """The views that a method may ask for."""
     return Augment(_kinds(settings), size=data.size, mean=data.mean, std=data.std)

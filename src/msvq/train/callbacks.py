@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from msvq.core.distributed import largest
 from msvq.core.errors import BadInput
-from msvq.core.launch import is_first
+from msvq.core.launch import is_main_process
 from msvq.runs.metrics import read_metrics
-from msvq.train.ddp import SaidElsewhere, agreeing, wait_for_first
+from msvq.train.ddp import RaisedOnOtherRank, errors_on_all_ranks, wait_for_first
 
 Line = Mapping[str, Any]  # of metrics.jsonl, with "kind" ("step", "epoch" or "eval"), "step" and "epoch"
 Callback = Callable[[Line], object]  # called with every line, in the first process; an error ends the run once saved
@@ -62,8 +62,8 @@ class Listeners:
         self._announce = announce
         opened: list[Logger] = []
         try:
-            with agreeing():
-                for logger in self.loggers if is_first() else ():
+            with errors_on_all_ranks():
+                for logger in self.loggers if is_main_process() else ():
                     announce(logger.open(log.parent, settings, step))
                     opened.append(logger)
             self.anyone = bool(largest(bool(self.loggers or self.callbacks))[0])
@@ -96,7 +96,7 @@ class Listeners:
     def stopped(self, sentence: str) -> Exception:
         """The error that ends the run, now that it is saved, which `sentence` says; another process raises it."""
         if self.failure is None:
-            return SaidElsewhere()
+            return RaisedOnOtherRank()
         self.failure.add_note(sentence)
         return self.failure
 

@@ -25,7 +25,7 @@ def compile_networks(method: nn.Module) -> None:
 
 
 @contextmanager
-def compiles(wanted: bool) -> Iterator[None]:
+def compile_errors_as_sentence(wanted: bool) -> Iterator[None]:
     """Turn a failure of the compiler into a sentence."""
     try:
         yield

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from msvq.core import distributed as ranks
 from msvq.core.distributed import average_, gather, world_size
 from msvq.core.errors import BadInput
-from msvq.core.launch import is_first, local_rank, num_processes
-from msvq.methods.base import Method, Sight
+from msvq.core.launch import is_main_process, local_rank, num_processes
+from msvq.methods.base import Method, SoftLabel
 from msvq.model.norm import running_statistics, whole_batch_norm
 
 TIME_LIMIT = "MSVQ_TIME_LIMIT"  # seconds that a process waits for another in the middle of a step
@@ -29,7 +29,7 @@ DEFAULT_LIMIT = 60.0
 PATIENCE = timedelta(days=30)  # where one process has work that all wait for, such as packing the pictures
 
 
-class SaidElsewhere(BadInput):
+class RaisedOnOtherRank(BadInput):
     """A mistake that another process tells the user about."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class LostContact(ConnectionError):
 
 
 @contextmanager
-def joined() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Compute together with the processes that torchrun started, until `leave` or the end."""
     if num_processes() == 1:
         yield
@@ -54,7 +54,7 @@ def joined() -> Iterator[None]:
         store, number, num = meeting_place(limit)
         backend = "cpu:gloo,cuda:nccl" if with_gpus else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=num, timeout=limit)
-        ranks.patient = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
+        ranks.long_timeout_group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
         yield
     except RuntimeError as error:
         if not is_lost_contact(error):
@@ -64,7 +64,7 @@ def joined() -> Iterator[None]:
             "with --auto-resume (torchrun --max-restarts does so)"
         ) from error
     finally:
-        leave()
+        destroy_process_group()
 
 
 def time_limit() -> timedelta:
@@ -89,9 +89,9 @@ def meeting_place(limit: timedelta) -> tuple[Store, int, int]:
     return store, number, num
 
 
-def leave() -> None:
+def destroy_process_group() -> None:
     """Go on alone."""
-    ranks.patient = None
+    ranks.long_timeout_group = None
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -103,7 +103,7 @@ def is_lost_contact(error: RuntimeError) -> bool:
 
 
 @contextmanager
-def agreeing() -> Iterator[None]:
+def errors_on_all_ranks() -> Iterator[None]:
     """What one process finds wrong inside ends all of them, and is said once. Nothing inside may need the others."""
     if world_size() == 1:
         yield
@@ -114,20 +114,22 @@ def agreeing() -> Iterator[None]:
     except (BadInput, OSError) as error:
         found = error
     sentences: list[str] = [""] * world_size()
-    dist.all_gather_object(sentences, "" if found is None else str(found) or type(found).__name__, group=ranks.patient)
+    dist.all_gather_object(
+        sentences, "" if found is None else str(found) or type(found).__name__, group=ranks.long_timeout_group
+    )
     if not any(sentences):
         return
-    if is_first() and found is not None:
+    if is_main_process() and found is not None:
         _outlast_the_launcher()
         raise found
     number, sentence = next((number, sentence) for number, sentence in enumerate(sentences) if sentence)
-    raise said_once(BadInput(f"{sentence} (said by process {number})"))
+    raise raise_once(BadInput(f"{sentence} (said by process {number})"))
 
 
-def said_once(error: BadInput) -> BadInput:
+def raise_once(error: BadInput) -> BadInput:
     """An error that every process raises, as this one is to raise it."""
     _outlast_the_launcher()
-    return error if is_first() else SaidElsewhere()
+    return error if is_main_process() else RaisedOnOtherRank()
 
 
 def _outlast_the_launcher() -> None:
@@ -139,10 +141,10 @@ def _outlast_the_launcher() -> None:
 def wait_for_first() -> None:
     """Wait until the first process is here too, however long that takes."""
     if world_size() > 1:
-        dist.barrier(group=ranks.patient)
+        dist.barrier(group=ranks.long_timeout_group)
 
 
-def check_alike(what: str) -> None:
+def check_same_on_all_ranks(what: str) -> None:
     """Raise if the processes do not have the same settings and data, which `what` tells in full."""
     if world_size() == 1:
         return
@@ -150,7 +152,7 @@ def check_alike(what: str) -> None:
     others = gather(digest[None])
     different = (others != others[0]).any(1).nonzero()[:, 0].tolist()
     if different:
-        raise said_once(
+        raise raise_once(
             BadInput(
                 f"process {different[0]} was started with other settings than process 0, or sees other pictures; "
                 f"give all of them the same command and data"
@@ -173,7 +175,7 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", local_rank())
 
 
-def spread_out(method: Method) -> nn.Module:
+def wrap_ddp(method: Method) -> nn.Module:
     """What to call instead of the method, so that gradients are means over the processes; the method itself alone."""
     if world_size() == 1:
         return method
@@ -185,17 +187,17 @@ def spread_out(method: Method) -> nn.Module:
     return DistributedDataParallel(method, **keywords)
 
 
-def adding_up(learner: nn.Module, more_to_come: bool) -> AbstractContextManager[None]:
+def no_grad_sync(learner: nn.Module, more_to_come: bool) -> AbstractContextManager[None]:
     """While more of a batch is to come, gradients stay with the process that they were made in."""
     return learner.no_sync() if more_to_come and isinstance(learner, DistributedDataParallel) else nullcontext()
 
 
-def settle(method: Method) -> None:
+def sync_batchnorm_stats(method: Method) -> None:
     """Make the running statistics those of all processes, as they would be in one; after each step."""
     if world_size() > 1:
         average_(running_statistics(method))
 
 
-def whole_sights(sights: Sequence[Sight]) -> tuple[Sight, ...]:
+def gather_soft_labels(soft_labels: Sequence[SoftLabel]) -> tuple[SoftLabel, ...]:
     """What the teachers saw in the whole batch."""
-    return tuple(sight._replace(z=gather(sight.z)) for sight in sights)
+    return tuple(soft_label._replace(z=gather(soft_label.z)) for soft_label in soft_labels)

@@ -12,10 +12,10 @@ from torch import Tensor
 from msvq.api import WEIGHTS, load
 from msvq.config.resolve import Settings
 from msvq.core.errors import BadInput
-from msvq.core.files import at_home, write_atomically
-from msvq.core.user_code import is_code
+from msvq.core.files import expanduser, write_atomically
+from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
-from msvq.model.initial import Fit, fit, read_weights
+from msvq.model.initial import MatchedWeights, match_state_dict, read_weights
 from msvq.model.libraries import library_weights
 from msvq.runs.weights import checkpoint_path, encoder_state, read_state
 
@@ -23,17 +23,17 @@ KEPT = "initial.safetensors"  # in the run directory: what the encoder was befor
 LISTED = 12  # names of what was left out
 
 
-class Start(NamedTuple):
+class InitialWeights(NamedTuple):
     """Weights to start from, fitted to the backbone."""
 
     source: str
-    fit: Fit
+    matched: MatchedWeights
     content: bytes  # of the weights as a file
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """By the backbone's own names."""
-        return self.fit.weights
+        return self.matched.weights
 
     @property
     def sha256(self) -> str:
@@ -42,11 +42,11 @@ class Start(NamedTuple):
 
     def note(self) -> str:
         """What matched, and what was left out, for a person."""
-        named = f", called {self.fit.prefix}* there" if self.fit.prefix else ""
-        names = self.fit.left_out
+        named = f", called {self.matched.prefix}* there" if self.matched.prefix else ""
+        names = self.matched.left_out
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
         left = f"; left out: {', '.join(names[:LISTED])}{more}" if names else ""
-        others = f"; {self.fit.elsewhere:,} tensors elsewhere in it not looked at" if self.fit.elsewhere else ""
+        others = f"; {self.matched.elsewhere:,} tensors elsewhere in it not looked at" if self.matched.elsewhere else ""
         return f"the backbone starts from {self.source}: all of its {len(self.weights)} tensors{named}{left}{others}"
 
     def record(self) -> dict[str, Any]:
@@ -54,8 +54,8 @@ class Start(NamedTuple):
         return {
             "from": self.source,
             "tensors": len(self.weights),
-            "prefix": self.fit.prefix,
-            "left_out": self.fit.left_out,
+            "prefix": self.matched.prefix,
+            "left_out": self.matched.left_out,
             "sha256": self.sha256,
         }
 
@@ -67,7 +67,7 @@ class Start(NamedTuple):
 Fetch = Callable[[str, int], dict[str, Tensor]]
 
 
-def find_start(settings: Settings, size: int, fetch: Fetch = library_weights) -> Start | None:
+def load_initial_weights(settings: Settings, size: int, fetch: Fetch = library_weights) -> InitialWeights | None:
     """What `backbone.init` names, fitted to the backbone; None: it names nothing. `fetch` gets a library's weights."""
     source = settings.backbone.init
     if source is None:
@@ -77,11 +77,11 @@ def find_start(settings: Settings, size: int, fetch: Fetch = library_weights) ->
     if source == LIBRARY:
         found = fetch_weights(settings.backbone.name, size, fetch)
     else:
-        source = str(at_home(source).absolute())
+        source = str(expanduser(source).absolute())
         found = weights_at(Path(source))
-    fitted = fit(own, found, f"--init {source}")
+    fitted = match_state_dict(own, found, f"--init {source}")
     weights = {name: _plain(value.to(own[name].dtype)) for name, value in fitted.weights.items()}
-    return Start(source, fitted._replace(weights=weights), save(weights))
+    return InitialWeights(source, fitted._replace(weights=weights), save(weights))
 
 
 def _plain(value: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def _plain(value: Tensor) -> Tensor:
 
 def fetch_weights(name: str, size: int, fetch: Fetch) -> dict[str, Tensor]:
     """A library's own weights."""
-    if is_code(name):
+    if is_user_code(name):
         raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
     return fetch(name, size)
 
@@ -110,6 +110,6 @@ def weights_at(path: Path) -> dict[str, Tensor]:
     return read_weights(path)
 
 
-def kept_start(out: Path) -> dict[str, Tensor] | None:
+def read_initial_weights(out: Path) -> dict[str, Tensor] | None:
     """What the encoder of a run was before training, where it did not start afresh."""
     return read_weights(out / KEPT) if (out / KEPT).is_file() else None

@@ -52,11 +52,11 @@ def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
             )
 
 
-def wait(method: nn.Module, *, teachers: bool, queues: bool) -> None:
+def defer_updates(method: nn.Module, *, teachers: bool, queues: bool) -> None:
     """Whether teachers and queues wait, while a batch is computed in parts; queues then store what has come in."""
     for module in method.modules():
         if isinstance(module, Teacher):
-            module.waits = teachers
+            module.frozen = teachers
         elif isinstance(module, Queue):
             module.wait(queues)
 

@@ -9,16 +9,16 @@ import torch
 from rich.console import Console
 
 from msvq.api import Run, load
-from msvq.config.adapt import complete, fit_to_data
+from msvq.config.adapt import fill_from_data, fit_to_data
 from msvq.config.resolve import Settings, resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
-from msvq.core.launch import is_first
+from msvq.core.launch import is_main_process
 from msvq.core.precision import resolve_device
 from msvq.core.run_files import is_run
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import Verdict
 from msvq.evaluate.diagnostics.health import HealthMonitor
 from msvq.evaluate.diagnostics.monitor import AnalysisMonitor
@@ -27,18 +27,31 @@ from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.protocols import check_protocols
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
-from msvq.runs.checkpoint import sweep
+from msvq.runs.checkpoint import remove_leftovers
 from msvq.runs.encoder_card import save_encoder
-from msvq.runs.finished import pair_function, study
+from msvq.runs.finished import evaluate_finished_run, pair_function
 from msvq.runs.run_dir import add_skipped, check_choice, check_out, environment, locked, start_directory
 from msvq.train.build import build_method, make_augment
 from msvq.train.callbacks import Callback, Listeners
-from msvq.train.ddp import agreeing, check_alike, joined, leave, own_device
-from msvq.train.init_weights import Start, find_start
+from msvq.train.ddp import (
+    check_same_on_all_ranks,
+    destroy_process_group,
+    errors_on_all_ranks,
+    own_device,
+    process_group,
+)
+from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.loggers import make_loggers
 from msvq.train.progress import TrainingDisplay
-from msvq.train.resume import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
+from msvq.train.resume import (
+    Saved,
+    check_and_record_resume,
+    has_checkpoint,
+    has_nothing_to_lose,
+    invalidate_results,
+    open_saved,
+)
 from msvq.train.trainer import Monitor, Observer, Trainer
 
 
@@ -76,22 +89,22 @@ def pretrain(
     complete, the others when it is trained.
     """
     out = Path(out)
-    console = console or Console() if is_first() else Console(quiet=True)
+    console = console or Console() if is_main_process() else Console(quiet=True)
     display = Display(console)
     with ExitStack() as held:
-        held.enter_context(joined())
-        with agreeing():
+        held.enter_context(process_group())
+        with errors_on_all_ranks():
             check_protocols(protocols)
             check_choice(resume or auto_resume, overwrite)
             listeners = Listeners(make_loggers(loggers), callbacks)
             if auto_resume:
                 resume = has_checkpoint(out)
-                overwrite = overwrite or barely_begun(out)
-            if resume and out.is_dir() and is_first():
+                overwrite = overwrite or has_nothing_to_lose(out)
+            if resume and out.is_dir() and is_main_process():
                 held.enter_context(locked(out))
                 if is_run(out):
-                    sweep(out / "checkpoints")
-        with agreeing():  # when the first process has put the checkpoints in order
+                    remove_leftovers(out / "checkpoints")
+        with errors_on_all_ranks():  # when the first process has put the checkpoints in order
             saved = open_saved(out, display) if resume else None
             begun = None if saved is None else saved.settings.model_dump(mode="json")
             asked: dict[str, Any] = {"data": data, "data_root": data_root, "method": method, "backbone": backbone}
@@ -99,7 +112,7 @@ def pretrain(
             asked |= {"precision": precision, "compile": compile}
             settings = resolve(recipe=recipe, base=begun if recipe is None else None, **asked)
             over = saved if auto_resume and saved is not None and saved.finished else None
-            if over is not None and over.learns_the_same(settings):
+            if over is not None and over.same_training_as(settings):
                 display.note(f"the run in {out} is finished already")
                 return load(out, backbone=backbone)
             check_source(settings.data.source)
@@ -109,17 +122,17 @@ def pretrain(
         dataset = open_in_turn(settings, download=download, display=display)
         if dataset.stream is not None:
             held.callback(dataset.stream.workers.close)
-        with agreeing():
+        with errors_on_all_ranks():
             fitting = is_path(settings.data.source) and recipe is None and saved is None
             asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None
-            start = find_start(settings, dataset.size) if saved is None else None  # else the checkpoint counts
+            start = load_initial_weights(settings, dataset.size) if saved is None else None
             settings, network, loader, notes = prepare(settings, dataset, target, asked_for, start)
         stands = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
-        check_alike(settings.to_yaml() + dataset.fingerprint() + stands + (start.sha256 if start else ""))
-        with agreeing():
-            if is_first() and saved is not None:
-                go_on(saved, settings, dataset, network)
-            elif is_first():
+        check_same_on_all_ranks(settings.to_yaml() + dataset.fingerprint() + stands + (start.sha256 if start else ""))
+        with errors_on_all_ranks():
+            if is_main_process() and saved is not None:
+                check_and_record_resume(saved, settings, dataset, network)
+            elif is_main_process():
                 held.enter_context(locked(out))
                 check_out(out, overwrite=overwrite and not (auto_resume and has_checkpoint(out)))
                 known = environment(settings, dataset, target, made_by) | ({"init": start.record()} if start else {})
@@ -143,22 +156,22 @@ def pretrain(
         )
 
 
-def open_in_turn(settings: Settings, *, download: bool, display: Display) -> DataSet:
+def open_in_turn(settings: Settings, *, download: bool, display: Display) -> ImageDataset:
     """The data set. Of several processes the first downloads and packs, and the others find it done."""
-    opened: DataSet | None = None
-    with agreeing():
-        if is_first():
+    opened: ImageDataset | None = None
+    with errors_on_all_ranks():
+        if is_main_process():
             opened = open_dataset(settings.data, download=download, display=display)
-    with agreeing():
+    with errors_on_all_ranks():
         return opened or open_dataset(settings.data, download=download, display=display)
 
 
 def prepare(
     settings: Settings,
-    dataset: DataSet,
+    dataset: ImageDataset,
     target: torch.device,
     asked_for: Sequence[str] | None,
-    start: Start | None = None,
+    start: InitialWeights | None = None,
 ) -> tuple[Settings, Method, Loader, list[str]]:
     """Complete settings, the untrained method and the loader, all checked; and sentences about what was changed.
 
@@ -170,7 +183,7 @@ def prepare(
     if asked_for is not None:
         settings, changes = fit_to_data(settings, len(pictures), keep=asked_for)
         notes += changes
-    settings = complete(settings, dataset, target)
+    settings = fill_from_data(settings, dataset, target)
     with room_for_networks(torch.device("cpu")):
         network = build_method(settings, dataset.size, None if start is None else start.weights)
     check_fit(network, settings.train.batch_size, settings.train.accumulate)
@@ -187,7 +200,7 @@ def prepare(
 
 def make_trainer(
     settings: Settings,
-    data: DataSet,
+    data: ImageDataset,
     method: Method,
     loader: Loader,
     *,
@@ -217,7 +230,7 @@ def make_trainer(
 def train(
     out: Path,
     settings: Settings,
-    data: DataSet,
+    data: ImageDataset,
     method: Method,
     loader: Loader,
     *,
@@ -274,7 +287,7 @@ def train(
     if saved is not None:
         trainer.load(saved.state)
         if trainer.step < trainer.total_steps:
-            withdraw(out)
+            invalidate_results(out)
         if saved.state["record"] != trainer.record:  # what was changed lasts from here on, whatever happens next
             trainer.save()
     console.print(
@@ -286,11 +299,13 @@ def train(
         highlight=False,
     )
     trainer.fit()
-    leave()  # what is left is not worth sharing
-    if not is_first():
+    destroy_process_group()  # what is left is not worth sharing
+    if not is_main_process():
         return run
     save_encoder(out, method.encoder, settings, data)
-    study(run, settings, data, method, loader, step=trainer.step, protocols=protocols, display=Display(console))
+    evaluate_finished_run(
+        run, settings, data, method, loader, step=trainer.step, protocols=protocols, display=Display(console)
+    )
     write_report(out)
     return run
 

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from torch import nn
 
-from msvq.config.adapt import check_unchanged, with_findings
+from msvq.config.adapt import check_unchanged, fill_from_run
 from msvq.config.resolve import Settings, read_config
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.core.launch import is_first, num_processes
+from msvq.core.launch import is_main_process, num_processes
 from msvq.core.run_files import is_run
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint
-from msvq.runs.encoder_card import misfit
+from msvq.runs.encoder_card import state_dict_mismatch
 
 
 class Saved(NamedTuple):
@@ -32,9 +32,9 @@ class Saved(NamedTuple):
         whole = all((self.path / name).is_file() for name in ("encoder.safetensors", "encoder.json", "report.html"))
         return bool(whole and self.state["step"] == self.state["total_steps"])
 
-    def learns_the_same(self, asked: Settings) -> bool:
+    def same_training_as(self, asked: Settings) -> bool:
         """Whether these settings ask for the training that it has had."""
-        asked = with_findings(asked, self.settings)
+        asked = fill_from_run(asked, self.settings)
         try:
             changed = check_unchanged(self.settings, asked)
         except BadInput:
@@ -47,15 +47,15 @@ def has_checkpoint(out: Path) -> bool:
     return is_run(out) and any((out / "checkpoints" / name).is_file() for name in (LAST, PREVIOUS))
 
 
-def barely_begun(out: Path) -> bool:
+def has_nothing_to_lose(out: Path) -> bool:
     """Whether a run was started there and killed before it had anything to lose."""
     kept = ("encoder.safetensors", "report.html", "checkpoints/best.ckpt")
     return is_run(out) and not any((out / name).exists() for name in kept)
 
 
-def withdraw(out: Path) -> None:
+def invalidate_results(out: Path) -> None:
     """Remove what only a finished run has, before it is trained on: nothing shall pass for the new result."""
-    if is_first():
+    if is_main_process():
         for name in ("report.html", "encoder.json", "encoder.safetensors"):
             (out / name).unlink(missing_ok=True)
 
@@ -95,10 +95,10 @@ def disagreements(settings: Settings, written: Settings) -> list[str]:
         ) from None
 
 
-def go_on(saved: Saved, settings: Settings, data: DataSet, method: nn.Module) -> None:
+def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset, method: nn.Module) -> None:
     """Check that a run may go on like this, and write down what has changed."""
     changed = check_unchanged(saved.settings, settings)
-    what = misfit(method.state_dict(), saved.state["method"])
+    what = state_dict_mismatch(method.state_dict(), saved.state["method"])
     if what:
         raise BadInput(
             f"the checkpoint in {str(saved.path)!r} does not fit the method and backbone as they are now: {what}; "

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from msvq.config.train_settings import TrainSettings
-from msvq.core.distributed import average, gather, largest, own_rows, world_size
+from msvq.core.distributed import average, gather, largest, rank_slice, world_size
 from msvq.core.errors import BadInput
-from msvq.core.launch import is_first
+from msvq.core.launch import is_main_process
 from msvq.core.precision import autocast, loss_scaler
-from msvq.core.randomness import repeatable
+from msvq.core.randomness import step_rng
 from msvq.data.augment import Augment
 from msvq.data.loader import VIEWS, Loader, derive_seed
-from msvq.methods.base import Batch, Loss, Method, Sight
-from msvq.runs.checkpoint import Cadence, save_best, save_checkpoint
-from msvq.runs.metrics import RunLog
+from msvq.methods.base import Batch, Loss, Method, SoftLabel
+from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint
+from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import Listeners
-from msvq.train.compile import compile_networks, compiles
-from msvq.train.ddp import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
-from msvq.train.limits import check_fit, enough_memory, wait
+from msvq.train.compile import compile_errors_as_sentence, compile_networks
+from msvq.train.ddp import gather_soft_labels, no_grad_sync, raise_once, sync_batchnorm_stats, wait_for_first, wrap_ddp
+from msvq.train.limits import check_fit, defer_updates, enough_memory
 from msvq.train.optim import make_optimiser, warmup_cosine
 from msvq.train.progress import TrainingDisplay
 from msvq.train.signals import Interrupted, Interruptions
@@ -62,7 +62,7 @@ class Observer(Protocol):
         """Whether to look at the coming step, counted from 0."""
         ...
 
-    def observe(self, sights: Sequence[Sight], labels: Tensor) -> None:
+    def observe(self, soft_labels: Sequence[SoftLabel], labels: Tensor) -> None:
         """Look at a batch, or a part of one, with its labels [N]."""
         ...
 
@@ -92,14 +92,14 @@ class Trainer:
         check_fit(method, settings.batch_size, settings.accumulate)
         self.device = loader.device
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
-        self.learner = spread_out(self.method)
+        self.learner = wrap_ddp(self.method)
         self.loader, self.augment, self.settings = loader, augment, settings
         self.display, self.precision = display, precision
         self.monitors, self.observers = monitors, observers
         self.record = dict(record or {})  # what a checkpoint carries along, such as the run's settings
         self.checkpoints = directory / "checkpoints"
         self.listeners = listeners or Listeners()
-        self.log = RunLog(directory / "metrics.jsonl", self.listeners.hear)
+        self.log = MetricsWriter(directory / "metrics.jsonl", self.listeners.hear)
         self.optimiser = make_optimiser(
             self.method,
             weight_decay=settings.weight_decay,
@@ -112,7 +112,7 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
         self.step, self.resumed = 0, False
         self.epoch_loss, self.epoch_steps = 0.0, 0  # the sum over the epoch's steps so far
-        self.cadence = Cadence(settings.checkpoint_every)
+        self.cadence = SaveInterval(settings.checkpoint_every)
         self.interruptions = Interruptions(display.announce)
         self.total_steps = settings.epochs * len(loader)
         self.peak_rate = settings.base_lr * settings.batch_size / 256
@@ -187,20 +187,20 @@ class Trainer:
         num, found = self.settings.accumulate, []
         parts = zip(*(whole.chunk(num) for whole in (images, labels, indices)), strict=True)
         with (
-            repeatable(self.settings.seed, self.step, self.device),
+            step_rng(self.settings.seed, self.step, self.device),
             enough_memory(self.device, len(images) * world_size(), num),
-            compiles(self.settings.compile),
+            compile_errors_as_sentence(self.settings.compile),
         ):
             for number, part in enumerate(parts):
                 if num > 1:  # the batch moves them once
-                    wait(self.method, teachers=number > 0, queues=True)
-                with adding_up(self.learner, number + 1 < num):
+                    defer_updates(self.method, teachers=number > 0, queues=True)
+                with no_grad_sync(self.learner, number + 1 < num):
                     found.append(self._gradient(*part, share=1 / num))
             if num > 1:
-                wait(self.method, teachers=False, queues=False)
+                defer_updates(self.method, teachers=False, queues=False)
             self.scaler.step(self.optimiser)
         self.scaler.update()
-        settle(self.method)
+        sync_batchnorm_stats(self.method)
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
             raise self._broken(f"gradients overflow in fp16 at step {self.step + 1}, however small")
         logs = {name: torch.stack([torch.as_tensor(logs[name]) for _, logs in found]) for name in found[0][1]}
@@ -212,7 +212,7 @@ class Trainer:
     ) -> tuple[float, Mapping[str, Tensor]]:
         """Add `share` of a part's gradient to what is there."""
         size, num = self.resolution(), len(images) * world_size()
-        views = self.augment(images, self.method.views, self.generator, size=size, rows=own_rows(), of=num)
+        views = self.augment(images, self.method.views, self.generator, size=size, rows=rank_slice(), of=num)
         with autocast(self.device, self.precision):
             answer: Loss = self.learner(Batch(views, labels, self.step / self.total_steps, indices))
         loss = answer.value
@@ -222,12 +222,12 @@ class Trainer:
             raise self._broken(f"the loss became {value} at step {self.step + 1}")
         for observer in self.observers:
             if observer.wants(self.step):
-                observer.observe(whole_sights(answer.sights), gather(labels))
+                observer.observe(gather_soft_labels(answer.soft_labels), gather(labels))
         return value, answer.logs
 
     def _broken(self, what: str) -> BadInput:
         way_out = f"the last good checkpoint is kept in {self.checkpoints}; try a lower train.base_lr"
-        return said_once(NonFiniteLoss(f"{what}; {way_out} or --precision fp32"))
+        return raise_once(NonFiniteLoss(f"{what}; {way_out} or --precision fp32"))
 
     def resolution(self) -> int | None:
         """The side of the coming step's crop; None is the data's own."""
@@ -268,7 +268,7 @@ class Trainer:
             "monitors": {type(monitor).__name__: monitor.state_dict() for monitor in self.monitors},
         }
         self.log.flush()  # what a checkpoint follows is on disk before it
-        if is_first():
+        if is_main_process():
             save_checkpoint(self.checkpoints, state)
         wait_for_first()
         self.cadence.saved()
@@ -277,7 +277,7 @@ class Trainer:
         """Keep the method as it is now, apart from the checkpoints that a run goes on from."""
         state = {"step": self.step, "encoder": self._encoder_prefix(), "record": self.record}
         state["method"] = self.method.state_dict()
-        if is_first():
+        if is_main_process():
             save_best(self.checkpoints, state)
         wait_for_first()
 

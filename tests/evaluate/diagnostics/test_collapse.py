@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.health import HealthMonitor
 from msvq.methods import METHODS, Batch, Method
 from msvq.methods.base import Loss
 from msvq.model.heads import moco_head
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.teacher import Backbone, Network
 
 Numbers = tuple[float, float, float, float]  # spread and rank of the features, and of the embeddings
@@ -154,7 +154,7 @@ class OnlyAgree(Method):
         self.views = ("strong", "strong")
 
     def forward(self, batch: Batch) -> Loss:
-        z1, z2 = (unit(self.student(x)) for x in batch.views)
+        z1, z2 = (l2_normalize(self.student(x)) for x in batch.views)
         return Loss(-(z1 * z2).sum(1).mean())
 
 
@@ -179,14 +179,14 @@ class Toy:
         y, x = torch.meshgrid(torch.arange(12.0), torch.arange(12.0), indexing="ij")
         waves = torch.sin(x * angle.cos() + y * angle.sin() + phase)
         self.x = waves[:, None] * torch.randn(400, 3, 1, 1) + 0.5 * torch.randn(400, 3, 1, 1)
-        self.pictures = Pictures(np.zeros((400, 12, 12, 3), np.uint8), np.full(400, -1, np.int64))
+        self.pictures = ImageSplit(np.zeros((400, 12, 12, 3), np.uint8), np.full(400, -1, np.int64))
 
     def view(self, x: Tensor) -> Tensor:
         x = torch.roll(x, (int(torch.randint(12, ())), int(torch.randint(12, ()))), (2, 3))
         return x * (0.8 + 0.4 * torch.rand(len(x), 1, 1, 1)) + 0.2 * torch.randn_like(x)
 
     @torch.no_grad()
-    def features(self, encoder: nn.Module, pictures: Pictures) -> Tensor:
+    def features(self, encoder: nn.Module, pictures: ImageSplit) -> Tensor:
         encoder.eval()
         found: Tensor = encoder(self.x)
         encoder.train()

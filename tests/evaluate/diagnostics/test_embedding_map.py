@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.data.names import Names
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics import embedding_map
 from msvq.evaluate.diagnostics.embedding_map import (
     embed_in_plane,
@@ -71,28 +71,28 @@ def test_neighbours_are_by_cosine_and_never_oneself() -> None:
 
 def test_thumbnails_average_areas() -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 96, 96, 3), np.uint8)
-    small = thumbnails(Pictures(images, np.zeros(3, np.int64)))
+    small = thumbnails(ImageSplit(images, np.zeros(3, np.int64)))
     assert small.shape == (3, 48, 48, 3) and small.dtype == np.uint8
     means = images.reshape(3, 48, 2, 48, 2, 3).astype(float).mean((2, 4))
     assert np.abs(small - means).max() <= 0.5
     as_stored = images[:, :32, :32]
-    assert np.array_equal(thumbnails(Pictures(as_stored, np.zeros(3, np.int64))), as_stored)
-    assert thumbnails(Pictures(images[:, :, :64], np.zeros(3, np.int64))).shape == (3, 48, 32, 3)
-    assert thumbnails(Pictures(images[:0], np.zeros(0, np.int64))).shape == (0, 48, 48, 3)
+    assert np.array_equal(thumbnails(ImageSplit(as_stored, np.zeros(3, np.int64))), as_stored)
+    assert thumbnails(ImageSplit(images[:, :, :64], np.zeros(3, np.int64))).shape == (3, 48, 32, 3)
+    assert thumbnails(ImageSplit(images[:0], np.zeros(0, np.int64))).shape == (0, 48, 48, 3)
 
 
-def split(num: int, *, labelled: bool = True, names: bool = False) -> Pictures:
+def split(num: int, *, labelled: bool = True, names: bool = False) -> ImageSplit:
     images = np.random.default_rng(num).integers(0, 256, (num, 16, 16, 3), np.uint8)
     labels = np.arange(num, dtype=np.int64) % 3 if labelled else np.full(num, -1, np.int64)
-    return Pictures(images, labels, Names.of(f"picture {i}.png" for i in range(num)) if names else None)
+    return ImageSplit(images, labels, Names.of(f"picture {i}.png" for i in range(num)) if names else None)
 
 
-def data_of(train: Pictures, bank: Pictures, test: Pictures) -> DataSet:
-    return DataSet("toy", train, bank, test, ("a", "b", "c"), (0.5,) * 3, (0.5,) * 3, size=16, test_size=16)
+def data_of(train: ImageSplit, bank: ImageSplit, test: ImageSplit) -> ImageDataset:
+    return ImageDataset("toy", train, bank, test, ("a", "b", "c"), (0.5,) * 3, (0.5,) * 3, size=16, test_size=16)
 
 
-def features(encoder: nn.Module, pictures: Pictures) -> Tensor:
-    pixels = np.concatenate([np.asarray(images) for images in pictures.in_order(7)])
+def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
+    pixels = np.concatenate([np.asarray(images) for images in pictures.batches_in_order(7)])
     with torch.no_grad():
         found: Tensor = encoder(torch.from_numpy(pixels).float().flatten(1) - 128)
     return found
@@ -113,7 +113,7 @@ def test_a_map_of_test_pictures_is_written(tmp_path: Path) -> None:
     for name in encoders:
         assert saved[name].shape == (20, 2) and saved[name].dtype == np.float32
         assert saved[name].min() == 0 and saved[name].max() == 1
-    after = neighbours_among(features(encoders["after"], data.test.thinned(20)), 6)
+    after = neighbours_among(features(encoders["after"], data.test.subsample(20)), 6)
     assert np.array_equal(saved["neighbours"], after.numpy()) and saved["neighbours"].dtype == np.int64
 
 

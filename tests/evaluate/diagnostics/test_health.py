@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.evaluate.diagnostics.health import (
     HealthMonitor,
     alignment,
@@ -22,9 +22,9 @@ from msvq.evaluate.diagnostics.health import (
 )
 from msvq.evaluate.diagnostics.monitor import AnalysisMonitor, AnalyzeSettings
 from msvq.methods import METHODS
-from msvq.methods.base import Sight
+from msvq.methods.base import SoftLabel
 from msvq.model import relations
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.teacher import Network
 
@@ -127,14 +127,14 @@ def test_fill_and_age_of_queues() -> None:
     assert queue_health(two, steps=3)["age_oldest"] == 1  # two pushes a step
 
 
-def blank(num: int) -> Pictures:
-    return Pictures(np.zeros((num, 8, 8, 3), np.uint8), np.full(num, -1, np.int64))
+def blank(num: int) -> ImageSplit:
+    return ImageSplit(np.zeros((num, 8, 8, 3), np.uint8), np.full(num, -1, np.int64))
 
 
 def test_the_monitor_measures_a_sample_before_and_after() -> None:
     seen: list[int] = []
 
-    def features(encoder: object, some: Pictures) -> Tensor:
+    def features(encoder: object, some: ImageSplit) -> Tensor:
         seen.append(len(some))
         return torch.randn(len(some), 8)
 
@@ -155,7 +155,7 @@ def test_the_monitor_looks_behind_the_projector(tiny: MakeMethod, name: str) -> 
     x = torch.randn(40, 3, 16, 16)
 
     @torch.no_grad()
-    def features(encoder: nn.Module, some: Pictures) -> Tensor:
+    def features(encoder: nn.Module, some: ImageSplit) -> Tensor:
         encoder.eval()
         found: Tensor = encoder(x[: len(some)])
         encoder.train()
@@ -173,7 +173,7 @@ def test_the_monitor_looks_behind_the_projector(tiny: MakeMethod, name: str) -> 
     network.eval()
     with torch.no_grad():
         embeddings = network(x)
-    assert values["embedding_std"] == pytest.approx(float(unit(embeddings).std(0).mean()), rel=1e-4)
+    assert values["embedding_std"] == pytest.approx(float(l2_normalize(embeddings).std(0).mean()), rel=1e-4)
     assert values["embedding_rank"] == pytest.approx(effective_rank(embeddings), rel=1e-3)
     assert values["embedding_spread"] == pytest.approx(spread(embeddings), rel=1e-4)
     assert values["alignment"] == 4
@@ -186,13 +186,19 @@ def test_an_audit_is_of_one_epoch() -> None:
         health = HealthMonitor(blank(8), every=every, epochs=10, features=lambda encoder, some: torch.randn(8, 4))
         return AnalysisMonitor(health, AnalyzeSettings(batches=2), steps_per_epoch=4)
 
-    def sight() -> Sight:
-        return Sight("view2", unit(torch.randn(2, 4)), unit(torch.randn(6, 4)), torch.zeros(6, dtype=torch.int64), 0.1)
+    def soft_label() -> SoftLabel:
+        return SoftLabel(
+            "view2",
+            l2_normalize(torch.randn(2, 4)),
+            l2_normalize(torch.randn(6, 4)),
+            torch.zeros(6, dtype=torch.int64),
+            0.1,
+        )
 
     first = watch(1)
     assert [step for step in range(8) if first.wants(step)] == [2, 3, 6, 7]
     assert first.wants(14)  # the fourth epoch's
-    first.observe([sight()], torch.zeros(2, dtype=torch.int64))
+    first.observe([soft_label()], torch.zeros(2, dtype=torch.int64))
     assert first.audit.result()["num_samples"] == 2
     second = watch(3)  # the fourth is not looked at any more, the sixth is
     second.load_state_dict(first.state_dict())
@@ -200,6 +206,6 @@ def test_an_audit_is_of_one_epoch() -> None:
     assert not second.wants(15)
     assert second.wants(22)
     assert second.audit.result()["num_samples"] == 0
-    second.observe([sight()], torch.zeros(2, dtype=torch.int64))
+    second.observe([soft_label()], torch.zeros(2, dtype=torch.int64))
     assert second.wants(23)
     assert second.audit.result()["num_samples"] == 2  # of the same epoch, it goes on

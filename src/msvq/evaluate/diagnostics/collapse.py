@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
     advice: tuple[str, ...] = ()
 
 
-class Look(NamedTuple):
+class HealthSample(NamedTuple):
     """Spread (0..1) and rank of one stage at one time; None where they were not measured."""
 
     spread: float | None
@@ -77,7 +77,7 @@ def verdict(history: Sequence[Mapping[str, Any]]) -> Verdict:
     They are the lines of `HealthMonitor.measure`. What is missing (or None) is not judged.
     """
     looks = {stage: [_look(line, stage) for line in history] for stage in ("feature", "embedding")}
-    seen = [look for stage in looks.values() for look in stage[-1:] if look != Look(None, None)]
+    seen = [look for stage in looks.values() for look in stage[-1:] if look != HealthSample(None, None)]
     if any(not math.isfinite(number) for look in seen for number in look if number is not None):
         return Verdict(
             "collapsed",
@@ -92,7 +92,7 @@ def verdict(history: Sequence[Mapping[str, Any]]) -> Verdict:
     return _on_the_way(looks["feature"], looks["embedding"]) or _healthy(looks)
 
 
-def _at_its_end(stage: str, before: Look, now: Look) -> Verdict | None:
+def _at_its_end(stage: str, before: HealthSample, now: HealthSample) -> Verdict | None:
     """One number that says it all, of the backbone's features or of the embeddings."""
     if now.spread is not None and _gone(stage, now.spread, before.spread):
         return _all_the_same(stage, before)
@@ -101,7 +101,7 @@ def _at_its_end(stage: str, before: Look, now: Look) -> Verdict | None:
     return None
 
 
-def _on_the_way(features: Sequence[Look], embeddings: Sequence[Look]) -> Verdict | None:
+def _on_the_way(features: Sequence[HealthSample], embeddings: Sequence[HealthSample]) -> Verdict | None:
     """Several numbers that say it together."""
     (first, *_, feature), (begin, *trained) = features, embeddings
     now = trained[-1]
@@ -135,7 +135,7 @@ def _gone(stage: str, now: float, before: float | None) -> bool:
     return now < NO_SPREAD[stage] and (not _known(before) or now < HALF * before)
 
 
-def _all_the_same(stage: str, before: Look) -> Verdict:
+def _all_the_same(stage: str, before: HealthSample) -> Verdict:
     """Every picture gets the same answer."""
     if before.spread is not None and before.spread < SAME:
         return Verdict(
@@ -163,7 +163,7 @@ def _one_line(stage: str, rank: float) -> Verdict:
     )
 
 
-def _fading(now: Look, before: Look) -> Verdict:
+def _fading(now: HealthSample, before: HealthSample) -> Verdict:
     """On the way there."""
     ranks = f" (rank {now.rank:.1f}, from {before.rank:.1f} before training)" if now.rank and before.rank else ""
     return Verdict(
@@ -173,7 +173,7 @@ def _fading(now: Look, before: Look) -> Verdict:
     )
 
 
-def _healthy(looks: Mapping[str, Sequence[Look]]) -> Verdict:
+def _healthy(looks: Mapping[str, Sequence[HealthSample]]) -> Verdict:
     before, now = looks["feature"][0].rank, looks["feature"][-1].rank
     ranks = f" They use about {now:.0f} directions" if _known(now) else ""
     ranks += f", {before:.0f} before training." if ranks and _known(before) else "." if ranks else ""
@@ -188,13 +188,13 @@ def _healthy(looks: Mapping[str, Sequence[Look]]) -> Verdict:
     return Verdict("healthy", f"No sign of a collapse: different pictures get different features.{ranks}")
 
 
-def _look(line: Mapping[str, Any], stage: str) -> Look:
+def _look(line: Mapping[str, Any], stage: str) -> HealthSample:
     """The numbers of a line of the log, by the names that `HealthMonitor` gives them."""
     rank = line.get("rank" if stage == "feature" else "embedding_rank")
     spread, deviation = line.get(f"{stage}_spread"), line.get(f"{stage}_std")
     if spread is None and deviation is not None:
         spread = 16 * deviation  # a line without it: times the root of the dimensions, which are some 256
-    return Look(spread, rank)
+    return HealthSample(spread, rank)
 
 
 def _known(number: float | None) -> TypeGuard[float]:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from msvq.core.console import printable
 from msvq.core.files import write_atomically
 from msvq.data.listing import choose
-from msvq.data.store import DataSet, Pictures
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Streamed
 from msvq.evaluate.neighbours import nearest
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 
 NUM_DIMENSIONS = 50  # that t-SNE sees at most
 PERPLEXITY = 30.0  # scikit-learn's default
@@ -81,13 +81,13 @@ def to_unit_square(places: NDArray[np.float32]) -> NDArray[np.float32]:
     return fitted
 
 
-def thumbnails(pictures: Pictures) -> NDArray[np.uint8]:
+def thumbnails(pictures: ImageSplit) -> NDArray[np.uint8]:
     """The pictures as uint8 [n, h, w, 3], the longer side at most 48: areas are averaged, smaller ones left as is."""
     height, width = pictures.images.shape[1:3]
     shrink = min(1.0, SIDE / max(height, width))
     size = [max(1, round(side * shrink)) for side in (height, width)]
     parts = []
-    for images in pictures.in_order(BATCH):
+    for images in pictures.batches_in_order(BATCH):
         if shrink < 1:
             planes = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
             means = F.interpolate(planes, size, mode="area").round().to(torch.uint8)
@@ -96,21 +96,21 @@ def thumbnails(pictures: Pictures) -> NDArray[np.uint8]:
     return np.concatenate(parts) if parts else np.zeros((0, *size, 3), np.uint8)
 
 
-def thinned_with_names(pictures: Pictures, num: int) -> tuple[Pictures, list[str]]:
+def thinned_with_names(pictures: ImageSplit, num: int) -> tuple[ImageSplit, list[str]]:
     """`pictures.thinned(num)`, and the names of their files; empty where unknown."""
     chosen, names = choose(len(pictures), num).tolist(), pictures.names
     if names is None and isinstance(pictures.images, Streamed):
         stream = pictures.images
         positions = [int(stream.positions[i]) for i in chosen]
-        return pictures.thinned(num), [printable(stream.stream.items.names[place]) for place in positions]
-    return pictures.thinned(num), [printable(names[i]) if names is not None else "" for i in chosen]
+        return pictures.subsample(num), [printable(stream.stream.items.names[place]) for place in positions]
+    return pictures.subsample(num), [printable(names[i]) if names is not None else "" for i in chosen]
 
 
 def save_map(
     path: Path,
-    data: DataSet,
+    data: ImageDataset,
     encoders: dict[str, nn.Module],
-    features: Callable[[nn.Module, Pictures], Tensor],
+    features: Callable[[nn.Module, ImageSplit], Tensor],
     *,
     num: int = 1500,
     seed: int = 0,
@@ -129,7 +129,7 @@ def save_map(
         "class_names": np.array(data.class_names, dtype=str),
     }
     for name, encoder in encoders.items():
-        found = unit(features(encoder, pictures))  # pictures are compared by cosine
+        found = l2_normalize(features(encoder, pictures))  # pictures are compared by cosine
         arrays[name] = to_unit_square(embed_in_plane(found, seed))
         arrays["neighbours"] = neighbours_among(found, NUM_NEIGHBOURS).numpy().astype(np.int64)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.methods.base import Sight
+from msvq.methods.base import SoftLabel
 from msvq.model.losses import similarity
 from msvq.model.relations import rows_at_once
 
 TOP = 5  # entries of the queue that count as found
-ALL = "all"  # the sights together
+ALL = "all"  # the soft_labels together
 COUNT, FOUND, MASS = range(3)
 
 
@@ -64,27 +64,27 @@ class Audit:
 
     def reset(self) -> None:
         """Forget every batch."""
-        self.tallies: dict[str, Tally] = {}  # by the name of the sight
+        self.tallies: dict[str, Tally] = {}  # by the name of the soft_label
         self.all = Tally()
         self.queue = [0.0] * 4  # sums: labelled samples, their class in the queue; those with a share, the shares
         self.apart = [0.0] * 2  # pairs of soft labels, sum of their divergences
 
     @torch.no_grad()
-    def add(self, sights: Sequence[Sight], labels: Tensor) -> None:
-        """Count a batch's sights, made before its keys are stored, and its labels [N], -1 where unknown.
+    def add(self, soft_labels: Sequence[SoftLabel], labels: Tensor) -> None:
+        """Count a batch's soft_labels, made before its keys are stored, and its labels [N], -1 where unknown.
 
         In pieces of the batch, so that for any queue few rows of [N, Q] are held at a time.
         """
-        if not sights:
+        if not soft_labels:
             return
-        labels = labels.to(sights[0].z.device)
-        size = Counter(len(sight.keys) for sight in sights).most_common(1)[0][0]
-        for part in _pieces(max((sight.keys for sight in sights), key=len), len(labels)):
-            looks = [_look(sight, part, labels[part]) for sight in sights]
-            for sight, look in zip(sights, looks, strict=True):
-                tally = self.tallies.setdefault(sight.name, Tally())
+        labels = labels.to(soft_labels[0].z.device)
+        size = Counter(len(soft_label.keys) for soft_label in soft_labels).most_common(1)[0][0]
+        for part in _pieces(max((soft_label.keys for soft_label in soft_labels), key=len), len(labels)):
+            looks = [_look(soft_label, part, labels[part]) for soft_label in soft_labels]
+            for soft_label, look in zip(soft_labels, looks, strict=True):
+                tally = self.tallies.setdefault(soft_label.name, Tally())
                 tally.add(labels[part], look.found.sum(1), look.mass, look.entropy)
-            self._add_queue(labels[part], sights[0].labels)
+            self._add_queue(labels[part], soft_labels[0].labels)
             # A slot is the same picture in every queue, so long as they are equally long.
             self._add_together(labels[part], [look for look in looks if look.p.shape[1] == size])
 
@@ -111,12 +111,12 @@ class Audit:
     def result(self) -> dict[str, Any]:
         """What was found, ready for JSON; None where no sample counts. Means over samples:
 
-        By the name of each sight, such as `view2`: `found`, entries of the sample's class among the top 5 of the
+        By the name of each soft_label, such as `view2`: `found`, entries of the sample's class among the top 5 of the
         queue; `mass`, the soft label's weight on entries of that class (its precision); `entropy` in nats.
-        `all`: the sights together, which are `found` by any of them (distinct slots), and their mean soft label.
+        `all`: the soft_labels together, which are `found` by any of them (distinct slots), and their mean soft label.
         `one_hot`: what a target does that knows no other entry, and how many of the same class it has `pushed_away`.
         `same_class_share`: of the queue's labelled entries; times 5, what a random choice would find.
-        `disagreement`: Jensen-Shannon divergence between two sights' soft labels, in nats.
+        `disagreement`: Jensen-Shannon divergence between two soft_labels' soft labels, in nats.
         `num_samples`, `num_labelled`, and `by_class`: the class's number as text -> `samples`, and `found` and `mass`
         by the names above.
         """
@@ -159,28 +159,28 @@ class Audit:
 
 
 @torch.no_grad()
-def top_entries(sight: Sight, k: int = TOP) -> tuple[Tensor, Tensor]:
+def top_entries(soft_label: SoftLabel, k: int = TOP) -> tuple[Tensor, Tensor]:
     """Slots [N, k] of the queue that a soft label gives most weight, the heaviest first, and the weights [N, k].
 
     A queue smaller than k gives as many as it has.
     """
-    k = min(k, len(sight.keys))
-    found = [_log_soft_label(sight, part).topk(k, dim=1) for part in _pieces(sight.keys, len(sight.z))]
+    k = min(k, len(soft_label.keys))
+    found = [_log_soft_label(soft_label, part).topk(k, dim=1) for part in _pieces(soft_label.keys, len(soft_label.z))]
     if not found:
         return torch.zeros(0, k, dtype=torch.int64), torch.zeros(0, k)
     return torch.cat([part.indices for part in found]), torch.cat([part.values for part in found]).exp()
 
 
 @torch.no_grad()
-def worst_pairs(sight: Sight, labels: Tensor, num: int) -> list[tuple[int, int, float]]:
+def worst_pairs(soft_label: SoftLabel, labels: Tensor, num: int) -> list[tuple[int, int, float]]:
     """(sample's row, slot, weight) of the `num` heaviest weights on an entry of another class, heaviest first.
 
     Both classes, of the samples [N] and of the entry, are known; each sample occurs once at most.
     """
-    labels, pairs = labels.to(sight.z.device), []
-    for part in _pieces(sight.keys, len(sight.z)):
-        log_p, own = _log_soft_label(sight, part), labels[part, None]
-        wrong = (own != sight.labels) & (own >= 0) & (sight.labels >= 0)
+    labels, pairs = labels.to(soft_label.z.device), []
+    for part in _pieces(soft_label.keys, len(soft_label.z)):
+        log_p, own = _log_soft_label(soft_label, part), labels[part, None]
+        wrong = (own != soft_label.labels) & (own >= 0) & (soft_label.labels >= 0)
         weights, slots = log_p.exp().masked_fill(~wrong, -1).max(1)
         rows = range(part.start, part.start + len(slots))
         pairs += [pair for pair in zip(rows, slots.tolist(), weights.tolist(), strict=True) if pair[2] >= 0]
@@ -193,17 +193,17 @@ def _pieces(keys: Tensor, num: int) -> Iterator[slice]:
     yield from (slice(start, min(start + rows, num)) for start in range(0, num, rows))
 
 
-def _log_soft_label(sight: Sight, part: slice) -> Tensor:
-    """log P [n, Q] of some of a sight's samples, in fp32 or better and out of autocast."""
-    z = sight.z[part]
-    keys = sight.keys.to(z.dtype if z.dtype == torch.float64 else torch.float32)
-    return (similarity(z, keys) / sight.temp).log_softmax(1)
+def _log_soft_label(soft_label: SoftLabel, part: slice) -> Tensor:
+    """log P [n, Q] of some of a soft_label's samples, in fp32 or better and out of autocast."""
+    z = soft_label.z[part]
+    keys = soft_label.keys.to(z.dtype if z.dtype == torch.float64 else torch.float32)
+    return (similarity(z, keys) / soft_label.temp).log_softmax(1)
 
 
-def _look(sight: Sight, part: slice, labels: Tensor) -> Look:
-    """A look at some of a sight's samples, whose labels are [n]."""
-    log_p = _log_soft_label(sight, part)
-    p, own = log_p.exp(), _same_class(labels, sight.labels)
+def _look(soft_label: SoftLabel, part: slice, labels: Tensor) -> Look:
+    """A look at some of a soft_label's samples, whose labels are [n]."""
+    log_p = _log_soft_label(soft_label, part)
+    p, own = log_p.exp(), _same_class(labels, soft_label.labels)
     top = log_p.topk(min(TOP, log_p.shape[1]), dim=1, sorted=False).indices
     found = torch.zeros_like(own).scatter_(1, top, own.gather(1, top))
     return Look(p, found, (p * own).sum(1), -(p * log_p).sum(1))

@@ -15,19 +15,19 @@ from msvq.core.files import write_atomically
 from msvq.core.precision import autocast
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader, derive_seed
-from msvq.data.store import DataSet
+from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
 from msvq.evaluate.neighbours import choose_queries
-from msvq.methods.base import Batch, Loss, Method, Sight
+from msvq.methods.base import Batch, Loss, Method, SoftLabel
 from msvq.model.queue import Queue
-from msvq.train.limits import wait
+from msvq.train.limits import defer_updates
 
 NUM_QUERIES, NUM_WORST, TOP = 10, 8, 5
 LOOKED_AT = 20  # batches of an audit after training
 LOOK = 2  # the stream of random numbers, beside the order's and the views'
 
 
-class Gaze:
+class FrozenReplay:
     """A copy of a method that looks at batches as in training, but learns nothing: its teachers stay as they are.
 
     `places` [Q]: which training picture each slot of the queues holds; -1 until that is known.
@@ -35,14 +35,14 @@ class Gaze:
 
     def __init__(self, method: Method, loader: Loader, augment: Augment, precision: str) -> None:
         self.method = copy.deepcopy(method).train()
-        wait(self.method, teachers=True, queues=False)
+        defer_updates(self.method, teachers=True, queues=False)
         self.loader, self.augment, self.precision = loader, augment, precision
         self.generator = torch.Generator().manual_seed(derive_seed(loader.seed, LOOK))
         self.queue = next((module for module in self.method.modules() if isinstance(module, Queue)), None)
         self.places = torch.full((len(self.queue) if self.queue is not None else 0,), -1)
 
     @torch.no_grad()
-    def batches(self) -> Iterator[tuple[tuple[Sight, ...], Tensor, Tensor]]:
+    def batches(self) -> Iterator[tuple[tuple[SoftLabel, ...], Tensor, Tensor]]:
         """Sights, labels [N] and indices [N] of batch after batch, without end; read each before the next is asked."""
         epoch = -1
         while True:
@@ -53,30 +53,30 @@ class Gaze:
                 before = 0 if self.queue is None else int(self.queue.pushed)
                 with autocast(self.loader.device, self.precision):
                     answer: Loss = self.method(Batch(views, labels, 1.0, indices))
-                yield answer.sights, labels, indices
+                yield answer.soft_labels, labels, indices
                 if self.queue is not None:
                     num = int(self.queue.pushed) - before
                     slots = (pointer + torch.arange(num)) % len(self.queue)
                     self.places[slots] = indices.cpu().repeat(-(-num // len(indices)))[:num]
 
 
-def look(
-    method: Method, data: DataSet, loader: Loader, augment: Augment, *, precision: str, display: Display
+def audit_soft_labels(
+    method: Method, data: ImageDataset, loader: Loader, augment: Augment, *, precision: str, display: Display
 ) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]] | None]:
     """The audit of a trained method's soft labels and a gallery of what they find; (None, None) if it has none."""
-    gaze = Gaze(method, loader, augment, precision)
+    gaze = FrozenReplay(method, loader, augment, precision)
     if gaze.queue is None:
         return None, None
     refill = -(-len(gaze.queue) // loader.batch_size)
     audit, gallery = Audit(), None
     with display.task("looking at the soft labels", refill + LOOKED_AT) as advance:
-        for number, (sights, labels, indices) in enumerate(gaze.batches()):
-            if not sights:
+        for number, (soft_labels, labels, indices) in enumerate(gaze.batches()):
+            if not soft_labels:
                 return None, None
             if number >= refill and gallery is None:
-                gallery = make_gallery(sights, labels.cpu(), indices.cpu(), gaze.places, data, loader)
+                gallery = make_gallery(soft_labels, labels.cpu(), indices.cpu(), gaze.places, data, loader)
             if number >= refill:
-                audit.add(sights, labels)
+                audit.add(soft_labels, labels)
             advance(1)
             if number + 1 == refill + LOOKED_AT:
                 break
@@ -84,7 +84,12 @@ def look(
 
 
 def make_gallery(
-    sights: tuple[Sight, ...], labels: Tensor, indices: Tensor, places: Tensor, data: DataSet, loader: Loader
+    soft_labels: tuple[SoftLabel, ...],
+    labels: Tensor,
+    indices: Tensor,
+    places: Tensor,
+    data: ImageDataset,
+    loader: Loader,
 ) -> dict[str, NDArray[Any]]:
     """Pictures of a few samples of a batch, what each soft label finds most similar, and the worst mistakes."""
     pictures, known = loader.pictures, torch.from_numpy(loader.pictures.labels)
@@ -92,17 +97,17 @@ def make_gallery(
     arrays: dict[str, NDArray[Any]] = {
         "queries": pictures.take(indices[rows].numpy()),
         "query_labels": labels[rows].numpy(),
-        "views": np.array([sight.name for sight in sights]),
+        "views": np.array([label.name for label in soft_labels]),
         "class_names": np.array(data.class_names, dtype=str),
     }
-    found = [top_entries(sight._replace(z=sight.z[rows.to(sight.z.device)]), TOP) for sight in sights]
+    found = [top_entries(label._replace(z=label.z[rows.to(label.z.device)]), TOP) for label in soft_labels]
     slots = torch.stack([slots.cpu() for slots, _ in found])  # [V, M, 5]
     which = places[slots]
     shape = pictures.images.shape[1:]
     arrays["found_images"] = pictures.take(which.reshape(-1).numpy()).reshape(*which.shape, *shape)
     arrays["found_labels"] = known[which].numpy()
     arrays["found_weights"] = torch.stack([weights.cpu() for _, weights in found]).numpy()
-    worst = [pair for sight in sights for pair in worst_pairs(sight, labels, NUM_WORST)]
+    worst = [pair for soft_label in soft_labels for pair in worst_pairs(soft_label, labels, NUM_WORST)]
     worst = list({int(row): (row, slot, weight) for row, slot, weight in sorted(worst, key=lambda p: p[2])}.values())
     worst = sorted(worst, key=lambda pair: -pair[2])[:NUM_WORST]
     pairs = np.array([[int(indices[row]), int(places[slot])] for row, slot, _ in worst], np.int64).reshape(-1, 2)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from msvq.data.store import Pictures
+from msvq.data.store import ImageSplit
 from msvq.methods.base import Method
-from msvq.model.losses import unit
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.relations import rows_at_once
 from msvq.model.teacher import Network, Teacher
@@ -21,7 +21,7 @@ Pairs = Callable[[nn.Module], tuple[Tensor, Tensor]]
 
 def feature_std(features: Tensor) -> float:
     """Mean over dimensions of the deviation of unit features [N, d]: 0 if all pictures look the same to the encoder."""
-    return float(unit(features).std(dim=0).mean()) if len(features) > 1 else float("nan")
+    return float(l2_normalize(features).std(dim=0).mean()) if len(features) > 1 else float("nan")
 
 
 def spread(features: Tensor) -> float:
@@ -29,7 +29,7 @@ def spread(features: Tensor) -> float:
 
     `feature_std` times the root of d, or a little more: it can be compared between networks of any width.
     """
-    z = unit(features)
+    z = l2_normalize(features)
     return float((z - z.mean(0)).square().sum(1).mean().sqrt())
 
 
@@ -50,7 +50,7 @@ def alignment(first: Tensor, second: Tensor) -> float:
 
     Wang and Isola, arXiv 2005.10242, with their alpha 2. To be read beside `uniformity`: a collapse agrees best.
     """
-    return float((unit(first) - unit(second)).square().sum(1).mean())
+    return float((l2_normalize(first) - l2_normalize(second)).square().sum(1).mean())
 
 
 def uniformity(features: Tensor) -> float:
@@ -59,7 +59,7 @@ def uniformity(features: Tensor) -> float:
     Wang and Isola, arXiv 2005.10242, with their t 2. The lower, the more evenly they spread; random directions in many
     dimensions give -4. Computed in chunks of rows.
     """
-    z = unit(features)
+    z = l2_normalize(features)
     num, lengths = len(z), z.square().sum(1)
     if num < 2:
         return float("nan")
@@ -127,14 +127,14 @@ class HealthMonitor:
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: ImageSplit,
         *,
         every: int,
         epochs: int,
-        features: Callable[[nn.Module, Pictures], Tensor],
+        features: Callable[[nn.Module, ImageSplit], Tensor],
         pairs: Pairs | None = None,
     ) -> None:
-        self.pictures = pictures.thinned(NUM_PICTURES)
+        self.pictures = pictures.subsample(NUM_PICTURES)
         self.every, self.epochs, self.features, self.pairs = every, epochs, features, pairs
 
     def due(self, epoch: int) -> bool:

@@ -10,7 +10,7 @@ from msvq.core.schema import Section
 from msvq.evaluate.diagnostics.collapse import Verdict, verdict
 from msvq.evaluate.diagnostics.false_negatives import Audit
 from msvq.evaluate.diagnostics.health import HealthMonitor, queue_health, teacher_distances
-from msvq.methods.base import Method, Sight
+from msvq.methods.base import Method, SoftLabel
 
 
 class AnalyzeSettings(Section):
@@ -59,10 +59,10 @@ class AnalysisMonitor:
         self.audited = epoch if wanted else self.audited
         return wanted
 
-    def observe(self, sights: Sequence[Sight], labels: Tensor) -> None:
+    def observe(self, soft_labels: Sequence[SoftLabel], labels: Tensor) -> None:
         """Audit the soft labels of a batch."""
-        if sights:
-            self.audit.add(sights, labels)
+        if soft_labels:
+            self.audit.add(soft_labels, labels)
 
     def measure(self, method: Method, epoch: int) -> Mapping[str, Any]:
         """The numbers, by the names they get in the log."""
