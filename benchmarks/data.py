@@ -27,7 +27,7 @@ from PIL import Image
 from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
-from msvq.core.places import packs
+from msvq.core.files import packs
 from msvq.data.folders import list_folder
 from msvq.data.items import pieces
 from msvq.data.listing import Listing

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
-from msvq.core.precision import autocast
+from msvq.core.runtime import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.methods import Batch

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from msvq.core.errors import BadInput
-from msvq.core.precision import cpu_has_bf16, resolve_precision
+from msvq.core.runtime import cpu_has_bf16, resolve_precision
 from msvq.data.patterns import make_patterns
 from msvq.data.workers import available_cores
 from msvq.evaluate.knn import knn_predict

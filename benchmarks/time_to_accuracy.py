@@ -32,12 +32,11 @@ import torch
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.files import write_text
-from msvq.core.precision import resolve_precision
+from msvq.core.runtime import resolve_precision, warmup_cosine
 from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import knn_accuracy
-from msvq.train.optim import warmup_cosine
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import ConventionalMSVQ

@@ -23,7 +23,7 @@ PARTS = (
     "msvq.model.losses",
     "msvq.model.heads",
     "msvq.model.resnet",
-    "msvq.core.random_state",
+    "msvq.core.runtime",
     "msvq.data.augment",
 )
 TYPES = {"Callback": ("msvq.train.callbacks", ("Line", "Callback"))}  # names for types, and what they are made of

@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 
 from docs.keywords import KEYWORDS
 from docs.source_reading import comments_of
-from msvq.config.resolve import Settings, recipe_names
+from msvq.config.resolve import recipe_names
+from msvq.config.settings import Settings
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
 from msvq.methods.overview import overview

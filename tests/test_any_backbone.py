@@ -15,7 +15,8 @@ from torch import Tensor
 
 import msvq
 from msvq.cli import main
-from msvq.config.resolve import Settings, resolve
+from msvq.config.resolve import resolve
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.model import backbones
 from msvq.model.backbones import ResNet

@@ -15,7 +15,8 @@ ORDER = [
     ["config"],
     ["runs"],
     ["train"],
-    ["report", "search", "export", "preflight"],
+    ["report"],  # search and export write pages and results too
+    ["search", "export", "preflight"],
     ["api"],
     ["reproduce"],
     ["cli"],

@@ -50,7 +50,7 @@ def test_alternate_warms_up_once_and_turns_round(sibling: Any) -> None:
 def test_memory_beyond_sees_a_block_that_is_freed_again() -> None:
     """In a process of its own, as the benchmark does it, which has kept freed memory: that is not counted as there."""
     code = (
-        "import torch; from timing import memory_beyond; from msvq.core.memory import keep_freed_memory; "
+        "import torch; from timing import memory_beyond; from msvq.core.runtime import keep_freed_memory; "
         "keep_freed_memory(); x = torch.ones(8 << 20); y = torch.ones(100); del x; "
         "print(memory_beyond(lambda: torch.ones(8 << 20).sum()))"
     )

@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_weights
 from torch import Tensor
 
-from msvq.config.resolve import Settings, read_config
+from msvq.config.resolve import read_config
+from msvq.config.settings import Settings
 from msvq.core.checksums import Damaged, verified
 from msvq.core.errors import BadInput
-from msvq.core.precision import resolve_device
+from msvq.core.runtime import resolve_device
 from msvq.core.user_code import is_user_code
 from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
 from msvq.data.workers import Result

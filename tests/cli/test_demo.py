@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from msvq.cli.demo import MADE_BY, demo
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from msvq.core.errors import BadInput
-from msvq.core.precision import autocast, resolve_device, resolve_precision
+from msvq.core.runtime import autocast, resolve_device, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def test_a_device_that_is_not_there_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_precision_is_bf16_where_native(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msvq.core.precision.cpu_has_bf16", lambda: native)
+    monkeypatch.setattr("msvq.core.runtime.cpu_has_bf16", lambda: native)
     assert resolve_precision("auto", CPU) == ("bf16" if native else "fp32")
     assert resolve_precision("fp32", CPU) == "fp32"
     assert resolve_precision("bf16", CPU) == "bf16"

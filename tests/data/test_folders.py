@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from msvq.core.errors import BadInput
-from msvq.core.run_files import SECTIONS
+from msvq.core.files import SECTIONS
 from msvq.data.folders import list_folder, walk
 from msvq.data.listing import Listing, limit_train
 

@@ -17,7 +17,8 @@ from tests.report.browser import Browser, find_chromium
 
 import msvq
 from msvq.cli import app
-from msvq.config.resolve import Settings, recipe_names
+from msvq.config.resolve import recipe_names
+from msvq.config.settings import Settings
 from msvq.core.schema import Section
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.runtime import OutOfMemory
 from msvq.core.schema import Section
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate import protocols
@@ -21,7 +22,6 @@ from msvq.evaluate.protocols import EvalContext, by_knn
 from msvq.model.backbones import BackboneSettings
 from msvq.report.page import write_report
 from msvq.runs.evaluate import measure, save_result
-from msvq.train.limits import OutOfMemory
 
 NUM = 24
 VOTE = KnnSettings(k=3)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from msvq.core.runtime import warmup_cosine
 from msvq.methods import METHODS
-from msvq.train.optim import make_optimiser, warmup_cosine
+from msvq.train.optim import make_optimiser
 
 GOLDEN = Path(__file__).with_name("golden.json")
 Make = Callable[..., Any]

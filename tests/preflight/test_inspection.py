@@ -9,15 +9,16 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
-from msvq.config.adapt import fit_to_data
-from msvq.config.resolve import Settings, resolve
+from msvq.config.adapt import fit_to_count, fit_to_data
+from msvq.config.resolve import resolve
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.data.decode import FACTS, examine, facts_of
 from msvq.data.folders import list_folder
 from msvq.data.splits import Splits
 from msvq.data.store import ImageSplit
 from msvq.preflight import inspection
-from msvq.preflight.inspection import WINDOW, find_copies, fit_to_count, inspect_pictures, near_pairs
+from msvq.preflight.inspection import WINDOW, find_copies, inspect_pictures, near_pairs
 
 
 def scene(seed: int, side: int = 64) -> Image.Image:

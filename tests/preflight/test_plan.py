@@ -179,7 +179,7 @@ def pictures(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("mode", ["store", "stream"])
 def test_a_folder_is_listed_and_not_packed(pictures: Path, mode: str) -> None:
-    from msvq.core.places import packs
+    from msvq.core.files import packs
 
     before = sorted(packs().rglob("*"))
     settings = ["backbone.width=4", f"data.mode={mode}", "data.workers=1"]

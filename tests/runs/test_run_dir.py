@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.runs.run_dir import start_directory
 
 

@@ -13,7 +13,8 @@ from rich.console import Console
 import msvq
 from msvq.api import Run
 from msvq.config.adapt import fill_from_data
-from msvq.config.resolve import Settings, resolve
+from msvq.config.resolve import resolve
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.loader import Loader

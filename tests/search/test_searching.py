@@ -18,7 +18,7 @@ from tests.search.test_embedding import counting
 import msvq
 from msvq.core.checksums import map_checked
 from msvq.core.console import Display
-from msvq.core.places import indexes
+from msvq.core.files import indexes
 from msvq.data.patterns import make_patterns
 from msvq.search import index, page
 from msvq.search import search as searching

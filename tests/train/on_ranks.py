@@ -15,15 +15,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from msvq.config.train_settings import TrainSettings
-from msvq.core.distributed import map_sharded, rank
+from msvq.config.settings import TrainSettings
+from msvq.core.distributed import map_sharded, process_group, rank
 from msvq.data.augment import STRONG, WEAK, Augment, ViewSettings
 from msvq.data.loader import Loader
 from msvq.data.patterns import make_patterns
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.train.ddp import process_group
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 

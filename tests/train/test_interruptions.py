@@ -17,8 +17,8 @@ from faults.small import differences
 import msvq
 from msvq.cli import main
 from msvq.cli.pretrain import how_to_go_on
-from msvq.config.resolve import Settings
-from msvq.runs.checkpoint import SaveInterval, is_whole, parse_save_interval, read_checkpoint, write_checkpoint
+from msvq.config.settings import Settings, parse_save_interval
+from msvq.runs.checkpoint import SaveInterval, is_whole, read_checkpoint, write_checkpoint
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.signals import Interrupted, Interruptions
 from msvq.train.trainer import Trainer

@@ -12,7 +12,8 @@ import torch
 import msvq
 from msvq.cli import main
 from msvq.config.adapt import check_unchanged, fill_from_data, fill_from_run
-from msvq.config.resolve import Settings, resolve
+from msvq.config.resolve import resolve
+from msvq.config.settings import Settings
 from msvq.data.sources import open_dataset
 from msvq.methods import METHODS, Method
 from msvq.train.resume import Saved

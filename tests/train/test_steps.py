@@ -13,16 +13,16 @@ from torch import nn
 
 import msvq
 from msvq.config.resolve import resolve
-from msvq.config.train_settings import TrainSettings
+from msvq.config.settings import TrainSettings
 from msvq.core.errors import BadInput
-from msvq.core.memory import TRIM_THRESHOLD, keep_freed_memory
+from msvq.core.runtime import TRIM_THRESHOLD, OutOfMemory, is_out_of_memory, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.loader import Loader
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
 from msvq.train.compile import compile_networks
-from msvq.train.limits import OutOfMemory, check_fit, is_out_of_memory
+from msvq.train.limits import check_fit
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import NonFiniteLoss, Trainer
 

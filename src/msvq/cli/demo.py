@@ -9,8 +9,7 @@ from rich.table import Table
 
 from msvq.api import Run
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
-from msvq.core.run_files import is_run
+from msvq.core.files import is_run, write_text
 from msvq.data.sources import open_dataset
 from msvq.evaluate.knn import knn_accuracy
 from msvq.report.page import write_report

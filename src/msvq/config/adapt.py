@@ -5,15 +5,14 @@ from typing import Any
 
 import torch
 
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
-from msvq.core.precision import resolve_precision
+from msvq.core.runtime import resolve_precision
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, is_path
 from msvq.data.store import ImageDataset
 from msvq.model.backbones import LIBRARY
-from msvq.preflight.inspection import fit_to_count
 
 # What may differ between a run and its continuation. Most of it does not change what is learned. Of train.compile,
 # which a machine without a compiler needs otherwise, the last bits depend. train.accumulate, for a smaller machine,
@@ -117,6 +116,23 @@ def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -
         options["queue_size"] = fitting_queue
     method = {**method, "base_options": options} if wrapped else options
     return settings.model_copy(update={"method": method}), notes
+
+
+def fit_to_count(
+    num_pictures: int, batch_size: int, queue_size: int, bn_splits: int, *, keep_batch: bool = False
+) -> tuple[int, int]:
+    """A batch and a queue for so many pictures: as given where they fit, else smaller.
+
+    An epoch should have four batches, and a queue should not hold more than half of the pictures, but a whole batch.
+    """
+    batch = batch_size
+    if batch > num_pictures // 4 and not keep_batch:
+        most = num_pictures if num_pictures < 32 else max(8, num_pictures // 4)
+        batch = 1 << (max(2, min(batch_size, most)).bit_length() - 1)
+        batch -= batch % bn_splits if batch > bn_splits else 0
+    most = max(batch, num_pictures // 2)
+    queue = queue_size if queue_size <= most else most // batch * batch
+    return batch, queue
 
 
 def fill_data_dependent(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:

@@ -6,56 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from msvq.config.train_settings import TrainSettings
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
-from msvq.core.schema import Section, explain, known_keys
+from msvq.core.schema import explain, known_keys
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
-from msvq.data.augment import STRONG, WEAK, ViewSettings
-from msvq.data.sources import RECIPE_OF, DataSettings
-from msvq.evaluate.diagnostics.monitor import AnalyzeSettings
-from msvq.evaluate.knn import EvaluateSettings
+from msvq.data.sources import RECIPE_OF
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
-
-
-class AugmentSettings(Section):
-    """The kinds of view; plain is that of the method `supervised`."""
-
-    strong: ViewSettings = STRONG
-    weak: ViewSettings = WEAK
-    plain: ViewSettings = ViewSettings()
-
-
-class Settings(Section):
-    """Everything that decides a run. `method` is checked against the method's constructor."""
-
-    data: DataSettings = DataSettings()
-    augment: AugmentSettings = AugmentSettings()
-    backbone: BackboneSettings = BackboneSettings()
-    method: dict[str, Any] = Field(default={"name": "msvq"})
-    method_defaults: dict[str, dict[str, Any]] = Field(default={}, repr=False)
-    train: TrainSettings = TrainSettings()
-    evaluate: EvaluateSettings = EvaluateSettings()
-    analyze: AnalyzeSettings = AnalyzeSettings()
-
-    @property
-    def method_name(self) -> str:
-        """The method's name in METHODS."""
-        return str(self.method["name"])
-
-    @property
-    def method_options(self) -> dict[str, Any]:
-        """The method's keywords."""
-        return {key: value for key, value in self.method.items() if key != "name"}
-
-    def to_yaml(self) -> str:
-        """The complete settings as a recipe that repeats the run."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 def read_config(path: Path) -> Settings:

@@ -1,18 +1,32 @@
-"""One computation on several processes, the ranks: whose rows are whose, and how tensors meet.
+"""Several processes that compute one thing: how they meet, agree and part, whose rows are whose, how tensors meet.
 
 Of W ranks, rank r holds the rows r, r + W, r + 2 W, ... of every batch. So rows come together by stacking, whatever the
 batch; and with picture i in batch-norm group i mod S, a rank that takes its rows j mod S / W for its groups has S / W
 whole groups of the batch. Where torch.distributed is not initialised there is one rank, and all of this does nothing.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+import hashlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
+from msvq.core.errors import BadInput
+from msvq.core.launch import is_main_process, local_rank, num_processes
+
+TIME_LIMIT = "MSVQ_TIME_LIMIT"  # seconds that a process waits for another in the middle of a step
+DEFAULT_LIMIT = 60.0
+PATIENCE = timedelta(days=30)  # where one process has work that all wait for, such as packing the pictures
 long_timeout_group: dist.ProcessGroup | None = None  # for waits that may be long; set by who joins the ranks
 
 
@@ -157,3 +171,154 @@ def _like(rows: Tensor, x: Tensor) -> Tensor:
 
 def _channels_last(x: Tensor) -> bool:
     return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+# --- how processes meet, agree and part
+
+
+class RaisedOnOtherRank(BadInput):
+    """A mistake that another process tells the user about."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+
+class LostContact(ConnectionError):
+    """Another process has died, or does not answer."""
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Compute together with the processes that torchrun started, until `destroy_process_group` or the end."""
+    global long_timeout_group
+    if num_processes() == 1:
+        yield
+        return
+    if dist.is_initialized():
+        raise BadInput("torch.distributed is initialised already; msvq.pretrain does that itself")
+    limit = time_limit()
+    with_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    try:
+        store, number, num = meeting_place(limit)
+        backend = "cpu:gloo,cuda:nccl" if with_gpus else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=num, timeout=limit)
+        long_timeout_group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
+        yield
+    except RuntimeError as error:
+        if not is_lost_contact(error):
+            raise
+        raise LostContact(
+            "another process of the run has died or does not answer; what was saved is kept: start all of them again "
+            "with --auto-resume (torchrun --max-restarts does so)"
+        ) from error
+    finally:
+        destroy_process_group()
+
+
+def time_limit() -> timedelta:
+    """How long a process waits for another in the middle of a step."""
+    text = os.environ.get(TIME_LIMIT, str(DEFAULT_LIMIT))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < PATIENCE.total_seconds():
+        raise BadInput(f"{TIME_LIMIT} is a number of seconds, such as 60, not {text!r}")
+    return timedelta(seconds=seconds)
+
+
+def meeting_place(limit: timedelta) -> tuple[Store, int, int]:
+    """Where the processes find each other's addresses, which of them this is, and how many there are."""
+    store, number, num = next(rendezvous("env://", timeout=limit))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # torchrun keeps the place when it starts the processes again, with the addresses of the dead in it. Only on
+        # one machine does its count of restarts tell the times apart: it differs between machines.
+        store = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    return store, number, num
+
+
+def destroy_process_group() -> None:
+    """Go on alone."""
+    global long_timeout_group
+    long_timeout_group = None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def is_lost_contact(error: RuntimeError) -> bool:
+    """Whether an error is another process's end rather than this one's."""
+    words = ("gloo", "connection closed", "connection reset", "nccl", "timed out")
+    return isinstance(error, dist.DistError) or any(word in str(error).lower() for word in words)
+
+
+@contextmanager
+def errors_on_all_ranks() -> Iterator[None]:
+    """What one process finds wrong inside ends all of them, and is said once. Nothing inside may need the others."""
+    if world_size() == 1:
+        yield
+        return
+    found: Exception | None = None
+    try:
+        yield
+    except (BadInput, OSError) as error:
+        found = error
+    sentences: list[str] = [""] * world_size()
+    dist.all_gather_object(
+        sentences, "" if found is None else str(found) or type(found).__name__, group=long_timeout_group
+    )
+    if not any(sentences):
+        return
+    if is_main_process() and found is not None:
+        _outlast_the_launcher()
+        raise found
+    number, sentence = next((number, sentence) for number, sentence in enumerate(sentences) if sentence)
+    raise_once(BadInput(f"{sentence} (said by process {number})"))
+
+
+def raise_once(error: BadInput) -> NoReturn:
+    """Raise an error that every process raises: the first one says it, the others leave without a word."""
+    _outlast_the_launcher()
+    raise error if is_main_process() else RaisedOnOtherRank()
+
+
+def _outlast_the_launcher() -> None:
+    """torchrun ends the other processes as soon as one has gone; these are going, with an exit code of their own."""
+    if num_processes() > 1 and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def wait_for_first() -> None:
+    """Wait until the first process is here too, however long that takes."""
+    if world_size() > 1:
+        dist.barrier(group=long_timeout_group)
+
+
+def check_same_on_all_ranks(what: str) -> None:
+    """Raise if the processes do not have the same settings and data, which `what` tells in full."""
+    if world_size() == 1:
+        return
+    digest = torch.tensor(list(hashlib.sha256(what.encode()).digest()))
+    others = gather(digest[None])
+    different = (others != others[0]).any(1).nonzero()[:, 0].tolist()
+    if different:
+        raise_once(
+            BadInput(
+                f"process {different[0]} was started with other settings than process 0, or sees other pictures; "
+                f"give all of them the same command and data"
+            )
+        )
+
+
+def own_device(device: torch.device) -> torch.device:
+    """The device of this process: its own of the GPUs of this machine, or the CPU that all share."""
+    if num_processes() == 1 or device.type == "cpu":
+        return device
+    if str(device) not in ("cuda", "cuda:0"):
+        raise BadInput(f"{num_processes()} processes cannot train on device {str(device)!r}; use 'cuda' or 'cpu'")
+    if local_rank() >= torch.cuda.device_count():
+        raise BadInput(
+            f"there are more processes on this machine than its {torch.cuda.device_count()} GPUs; "
+            f"lower torchrun's --nproc-per-node"
+        )
+    torch.cuda.set_device(local_rank())
+    return torch.device("cuda", local_rank())

@@ -1,6 +1,7 @@
-"""Files that are never half written."""
+"""Files: written whole or not at all, where one may write, and where caches are."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -42,3 +43,73 @@ def disk_full_error(place: Path, needed: int, what: str, ways: str) -> BadInput:
     return BadInput(
         f"the disk of {str(place)!r} has {free / 1e9:.1f} GB left and {what} {needed / 1e9:.1f} GB; free some, {ways}"
     )
+
+
+# --- what a run directory is, by its files alone
+
+SECTIONS = ("data", "augment", "backbone", "method", "train", "evaluate", "analyze")  # of a run's config.yaml
+RUN_FILES = [
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "initial.safetensors",
+    "encoder.safetensors",
+    "encoder.json",
+    "eval",
+    "figures",
+    "report.html",
+    "skipped.csv",
+    "tensorboard",
+    "wandb",
+]
+
+
+def is_run(out: Path) -> bool:
+    """Whether a directory is a run's: other programs have a config.yaml too, but not with all of our sections.
+
+    That is read from the lines alone, so that a run whose file is damaged somewhere is still one.
+    """
+    try:
+        text = (out / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
+
+
+def resolve_parent(path: Path) -> Path:
+    """Where a file is written: links of its folders are followed; a link in its own place would be replaced."""
+    return path.parent.resolve() / path.name
+
+
+def check_not_of_a_run(option: str, path: Path) -> None:
+    """Raise if a file to write would take the place of one that a run needs."""
+    place = resolve_parent(path)
+    for folder in place.parents:
+        if place.relative_to(folder).parts[0] in RUN_FILES and is_run(folder):
+            raise BadInput(f"{option} {str(path)!r} would write over the run in {str(folder)!r}; choose another place")
+
+
+# --- where downloads and caches are
+
+
+def home() -> Path:
+    """`$MSVQ_HOME`, or `msvq` in the user's cache folder."""
+    if chosen := os.environ.get("MSVQ_HOME"):
+        return expanduser(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msvq"
+
+
+def downloads() -> Path:
+    """Where official data sets are looked for when no --data-root is given."""
+    return home() / "datasets"
+
+
+def packs() -> Path:
+    """Where decoded folders are kept."""
+    return home() / "packed"
+
+
+def indexes() -> Path:
+    """Where the features that are searched are kept."""
+    return home() / "indexes"

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from msvq.core.errors import unknown
-from msvq.core.memory import keep_freed_memory
 from msvq.core.schema import Section
 from msvq.data.image_ops import (
     HUE,
@@ -70,7 +69,6 @@ class Augment:
 
     def __init__(self, views: Mapping[str, ViewSettings], *, size: int, mean: Sequence[float], std: Sequence[float]):
         self.views, self.size, self.mean, self.std = dict(views), size, tuple(mean), tuple(std)
-        keep_freed_memory()
 
     def __call__(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
-from msvq.core.run_files import is_run
+from msvq.core.files import is_run
 from msvq.data.decode import EXTENSIONS
 from msvq.data.listing import TEST_NAMES, Listing, add_note, arrange
 

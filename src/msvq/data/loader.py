@@ -2,20 +2,13 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from msvq.core.distributed import rank_slice
 from msvq.core.errors import BadInput
+from msvq.core.runtime import Stream, derive_seed
 from msvq.data.store import ImageSplit
-
-ORDER, VIEWS, LAYERS = 0, 1, 2  # streams of random numbers that one seed feeds
-
-
-def derive_seed(*numbers: int) -> int:
-    """A 62-bit seed from several numbers: nearby inputs give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 2)
 
 
 class Loader:
@@ -40,7 +33,7 @@ class Loader:
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, ORDER, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, Stream.ORDER, epoch))
         order = torch.randperm(len(self.pictures), generator=generator).numpy()
         chosen = (order[i * self.batch_size : (i + 1) * self.batch_size][rank_slice()] for i in range(start, len(self)))
         for images, numbers in self.pictures.batches(chosen):

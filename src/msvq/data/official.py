@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.places import downloads
+from msvq.core.files import downloads
 from msvq.data.archives import Archive, fetch, unpack
 from msvq.data.cifar import read_cifar
 from msvq.data.folders import TRAIN_NAMES, list_folder

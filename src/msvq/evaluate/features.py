@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.distributed import map_sharded
-from msvq.core.precision import autocast
+from msvq.core.runtime import autocast
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
 

@@ -11,8 +11,7 @@ from torch import nn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.precision import autocast, loss_scaler
-from msvq.core.randomness import step_rng
+from msvq.core.runtime import Stream, autocast, loss_scaler, step_rng, warmup_cosine
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.data.store import ImageDataset
@@ -20,7 +19,6 @@ from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, num_batches
 from msvq.evaluate.linear import MOMENTUM, SEED, features_at_test_size, finite_mean, labelled_test, new_head
 from msvq.evaluate.scores import Scores, scores
 from msvq.model.norm import split_batch_norm
-from msvq.train.optim import warmup_cosine
 
 
 class FinetuneSettings(Section):
@@ -119,7 +117,7 @@ def finetune(
                 for group in optimiser.param_groups:
                     group["lr"] = warmup_cosine(step, base_lr=group["peak"], warmup_steps=0, total_steps=steps)
                 optimiser.zero_grad()
-                with step_rng(seed, step, device):
+                with step_rng(seed, Stream.PROTOCOL, step, device):
                     with autocast(device, precision):
                         features = network(pictures)
                     loss = F.cross_entropy(head(features.float()), labels)

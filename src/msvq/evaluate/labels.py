@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
+from msvq.core.runtime import Stream, derive_seed, is_out_of_memory, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.listing import by_class
-from msvq.data.loader import ORDER, VIEWS, derive_seed
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Streamed
-from msvq.train.limits import is_out_of_memory
 
 Rows = NDArray[int64]
 
@@ -108,6 +107,7 @@ class LabelledViews:
         size: int | None = None,  # of the crops; None: that of pre-training
         even: bool = False,
     ) -> None:
+        keep_freed_memory()
         self.pictures = select(data.bank, usable_rows(data.bank.labels, rows))
         self.labels = torch.from_numpy(self.pictures.labels)
         self.num_classes = max(
@@ -138,7 +138,7 @@ class LabelledViews:
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches: views [N, 3, size, size], normalised, in channels_last; labels [N]."""
         shuffle, generator = (
-            torch.Generator().manual_seed(derive_seed(self.seed, kind, epoch)) for kind in (ORDER, VIEWS)
+            torch.Generator().manual_seed(derive_seed(self.seed, kind, epoch)) for kind in (Stream.ORDER, Stream.VIEWS)
         )
         order = torch.randperm(len(self.pictures), generator=shuffle).numpy()
         cuts = range(self.batch_size, len(order), self.batch_size)

@@ -16,18 +16,15 @@ from torch import Tensor, nn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.precision import autocast
+from msvq.core.runtime import Stream, autocast, derive_seed, warmup_cosine
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
-from msvq.data.loader import derive_seed
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, select
 from msvq.evaluate.scores import Scores, scores
-from msvq.train.optim import warmup_cosine
 
 SEED = 1337  # the paper's code's
-HEAD = 2  # a stream of random numbers beside msvq.data.loader's ORDER and VIEWS
 TEST_BATCH = 500
 MOMENTUM = 0.9
 
@@ -117,7 +114,7 @@ def features_at_test_size(
 
 def new_head(feature_dim: int, num_classes: int, *, seed: int, device: torch.device) -> nn.Linear:
     """A linear layer [d] -> [C] with weights from N(0, 0.01) and biases 0."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, HEAD))
+    generator = torch.Generator().manual_seed(derive_seed(seed, Stream.PROTOCOL))
     weight = 0.01 * torch.randn(num_classes, feature_dim, generator=generator)
     head = nn.Linear(feature_dim, num_classes, device="meta").to_empty(device="cpu")  # no draw from the global state
     with torch.no_grad():

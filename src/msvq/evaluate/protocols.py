@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
+from msvq.core.runtime import or_too_large
 from msvq.core.schema import Section
 from msvq.data.store import ImageDataset
 from msvq.evaluate.features import feature_function
@@ -21,7 +22,6 @@ from msvq.evaluate.linear import LinearSettings, linear_evaluation
 from msvq.evaluate.probe import ProbeSettings, probe
 from msvq.evaluate.scores import scores
 from msvq.model.backbones import BackboneSettings, make_backbone
-from msvq.train.limits import or_too_large
 
 LINEAR_SEED = 1337  # the paper's code's; further seeds count on from it
 MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is not kept

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
 from msvq.core.schema import explain
+from msvq.model.queue import Queue
+from msvq.model.teacher import Teacher
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 Temperature = Annotated[float, Gt(0), Lt(inf)]
@@ -68,6 +70,14 @@ class Method(nn.Module):
     def encoder(self) -> nn.Module:
         """The backbone that is evaluated and exported."""
         return cast(nn.Module, self.student.backbone)
+
+    def defer_updates(self, *, teachers: bool, queues: bool) -> None:
+        """Whether teachers stand still and queues put aside what is pushed, while a batch is computed in parts."""
+        for module in self.modules():
+            if isinstance(module, Teacher):
+                module.frozen = teachers
+            elif isinstance(module, Queue):
+                module.defer() if queues else module.flush()
 
     @classmethod
     def hyperparameters(cls) -> dict[str, tuple[Any, Any]]:

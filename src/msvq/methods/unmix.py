@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from msvq.core.distributed import flip
 from msvq.core.errors import BadInput, unknown
-from msvq.core.random_state import RandomState
+from msvq.core.runtime import RandomState
 from msvq.methods.base import METHODS, Batch, Loss, Method, Share, SoftLabel, TeacherMethod, swapped
 from msvq.model.teacher import Backbone
 

@@ -29,17 +29,18 @@ class Queue(nn.Module):
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
         self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))
-        self._waiting: list[tuple[Tensor, Tensor]] | None = None
+        self._deferred: list[tuple[Tensor, Tensor]] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def wait(self, waits: bool) -> None:
-        """While it waits, what is pushed is put aside; it is stored when the waiting ends."""
-        if waits:
-            self._waiting = self._waiting or []
-            return
-        put_aside, self._waiting = self._waiting or [], None
+    def defer(self) -> None:
+        """From here on, put aside what is pushed until `flush`."""
+        self._deferred = self._deferred or []
+
+    def flush(self) -> None:
+        """Store what was put aside; what is pushed from here on is stored at once."""
+        put_aside, self._deferred = self._deferred or [], None
         for z, labels in put_aside:
             self.push(z, labels)
 
@@ -49,10 +50,10 @@ class Queue(nn.Module):
 
         On several ranks each gives its rows of the batch, and every queue stores the whole of it. Call it after the
         loss. The write goes to a copy, because the backward pass still reads the keys
-        that the loss was computed with. `at_once`: it does not wait, for it is to be read in this very step.
+        that the loss was computed with. `at_once`: it is not deferred, for it is to be read in this very step.
         """
-        if self._waiting is not None and not at_once:
-            self._waiting.append((z.detach(), labels))
+        if self._deferred is not None and not at_once:
+            self._deferred.append((z.detach(), labels))
             return
         z, labels = gather(z.detach()), gather(labels)
         size = len(self)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.core.distributed import gather_permuted, world_size
-from msvq.core.random_state import RandomState
+from msvq.core.runtime import RandomState
 from msvq.model.norm import SplitBatchNorm2d, own_splits, split_batch_norm
 
 
@@ -65,7 +65,7 @@ class Teacher(nn.Module):
     Parameters are averaged, batch-norm buffers are not: the teacher stays in training mode and keeps
     statistics of its own. `shuffle` permutes each batch before it is forwarded and the outputs back, so
     that split batch norm groups other samples than in the student; on several ranks, it is the whole batch that is
-    permuted. While `waits`, it does not follow: a batch that is computed in parts moves its teachers once.
+    permuted. While `frozen`, it stands still: a batch that is computed in parts moves its teachers once.
     """
 
     def __init__(self, student: nn.Module, *, momentum: float, shuffle: bool = True) -> None:

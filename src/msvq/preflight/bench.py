@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from msvq.config.resolve import resolve
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.precision import resolve_device
+from msvq.core.runtime import resolve_device
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.preflight.timing import Stage, Timing, stages, time_steps
 from msvq.preflight.trial_run import Rehearsal, opened_scene, run_trial

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from msvq.core.files import expanduser
-from msvq.core.places import downloads, packs
+from msvq.core.files import downloads, expanduser, packs
 from msvq.data.folders import walk
 from msvq.data.official import OFFICIAL, Facts, find_official
 

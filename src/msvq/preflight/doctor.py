@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from msvq.config.adapt import fit_to_data
-from msvq.config.resolve import Settings, resolve
+from msvq.config.resolve import resolve
+from msvq.config.settings import Settings
 from msvq.core.console import Display
-from msvq.core.places import packs
+from msvq.core.files import packs
 from msvq.data.listing import Listing
 from msvq.data.official import OFFICIAL
 from msvq.data.packing import is_packed, pack_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.decode import Unreadable, decode
@@ -22,7 +22,6 @@ from msvq.evaluate.neighbours import NUM_BANK
 from msvq.preflight.machine import forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
 from msvq.preflight.trial_run import Rehearsal, TrialData, run_trial
-from msvq.runs.checkpoint import parse_save_interval
 from msvq.train.limits import check_fit
 from msvq.train.trainer import Trainer
 

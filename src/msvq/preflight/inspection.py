@@ -182,20 +182,3 @@ def _allowed(contrast: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]
     lesser = np.minimum(contrast[pairs[0]], contrast[pairs[1]])
     most: NDArray[np.float64] = np.minimum(MOST_DIFFERENCE, FLAT_DIFFERENCE + PER_CONTRAST * lesser)
     return most
-
-
-def fit_to_count(
-    num_pictures: int, batch_size: int, queue_size: int, bn_splits: int, *, keep_batch: bool = False
-) -> tuple[int, int]:
-    """A batch and a queue for so many pictures: as given where they fit, else smaller.
-
-    An epoch should have four batches, and a queue should not hold more than half of the pictures, but a whole batch.
-    """
-    batch = batch_size
-    if batch > num_pictures // 4 and not keep_batch:
-        most = num_pictures if num_pictures < 32 else max(8, num_pictures // 4)
-        batch = 1 << (max(2, min(batch_size, most)).bit_length() - 1)
-        batch -= batch % bn_splits if batch > bn_splits else 0
-    most = max(batch, num_pictures // 2)
-    queue = queue_size if queue_size <= most else most // batch * batch
-    return batch, queue

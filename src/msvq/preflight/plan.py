@@ -10,11 +10,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config.resolve import Settings, recipe_names, resolve
+from msvq.config.resolve import recipe_names, resolve
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.places import packs
-from msvq.core.precision import resolve_device
+from msvq.core.files import packs
+from msvq.core.runtime import resolve_device
 from msvq.data.sources import is_path
 from msvq.preflight.advice import Alternative, advise, duration, gigabytes
 from msvq.preflight.bench import check_steps, say

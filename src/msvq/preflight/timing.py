@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.core.console import Display
-from msvq.core.precision import autocast
+from msvq.core.runtime import autocast
 from msvq.data.augment import Augment
 from msvq.methods.base import Method
 from msvq.model.teacher import Teacher

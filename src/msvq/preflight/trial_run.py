@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from msvq.config.adapt import fill_from_data, fit_to_data
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
-from msvq.core.precision import resolve_device
+from msvq.core.runtime import resolve_device
 from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader

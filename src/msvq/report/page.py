@@ -11,8 +11,7 @@ import yaml
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
-from msvq.core.run_files import check_not_of_a_run, resolve_parent
+from msvq.core.files import check_not_of_a_run, resolve_parent, write_text
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
 from msvq.report.maps import first_views, map_data, without_sheets

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from msvq.config.resolve import Settings, parse_assignment, read_config, resolve
+from msvq.config.resolve import parse_assignment, read_config, resolve
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
 from msvq.methods import METHODS
 from msvq.methods.msvq import MSVQ

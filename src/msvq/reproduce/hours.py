@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
-from msvq.core.precision import resolve_device
+from msvq.core.runtime import resolve_device
 from msvq.preflight.estimate import estimate
 from msvq.preflight.machine import available_memory
 from msvq.preflight.trial_run import opened_scene

@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from msvq.config.resolve import Settings, read_config
+from msvq.config.resolve import read_config
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.reproduce.cells import FREE, MADE_BY

@@ -12,8 +12,7 @@ from rich.console import Console
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import expanduser
-from msvq.core.places import downloads
+from msvq.core.files import downloads, expanduser
 from msvq.data.official import OFFICIAL, find_official, read_official
 from msvq.data.sources import open_dataset
 from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished

@@ -23,7 +23,7 @@ from rich.console import Console
 from msvq.api import Run
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.precision import resolve_device
+from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory

@@ -12,7 +12,7 @@ from msvq.api import Run, load
 from msvq.config.adapt import fill_from_data
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.precision import check_precision, resolve_device, resolve_precision
+from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
 from msvq.methods import METHODS
 from msvq.report.page import write_report

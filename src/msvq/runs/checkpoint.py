@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
+from msvq.config.settings import parse_save_interval
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically
 
@@ -41,17 +42,6 @@ class SaveInterval:
     def saved(self) -> None:
         """Note that a checkpoint was written just now."""
         self.saved_at = self.now()
-
-
-def parse_save_interval(every: int | str) -> tuple[int | None, float]:
-    """(steps, 0.0) or (None, seconds)."""
-    text = str(every).strip()
-    if text.isdigit() and int(text) > 0:
-        return int(text), 0.0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text)
-    if found is None or float(found[1]) == 0:
-        raise ValueError("give a number of steps, or a time such as 30s, 5m or 2h")
-    return None, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 class _Summed:

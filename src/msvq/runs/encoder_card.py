@@ -12,7 +12,7 @@ from pydantic import BaseModel, FiniteFloat, PositiveInt
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.checksums import with_checksum
 from msvq.core.files import write_atomically, write_text
 from msvq.core.version import __version__

@@ -20,7 +20,7 @@ from msvq.config.resolve import assign, parse_assignment
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.core.precision import check_precision, resolve_device, resolve_precision
+from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.core.schema import Section, explain, known_keys
 from msvq.core.version import __version__
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset

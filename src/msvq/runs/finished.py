@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.api import Run
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.distributed import map_sharded
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.core.precision import autocast
+from msvq.core.runtime import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import verdict

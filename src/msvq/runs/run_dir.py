@@ -19,12 +19,11 @@ import torchvision
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import RUN_FILES, is_run, write_text
 from msvq.core.launch import num_processes
-from msvq.core.run_files import RUN_FILES, is_run
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
 

@@ -15,13 +15,13 @@ from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
+from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
 from msvq.search.encoder import open_embedder
 from msvq.search.feature_shards import Parts, check_batch_size, check_ours, check_readable
 from msvq.search.formats import Table, check_apart, writer_for
 from msvq.search.source import open_source
-from msvq.train.limits import OutOfMemory
 
 BATCH_SIZE = 256
 Skipped = Sequence[tuple[str, str]]  # name and reason

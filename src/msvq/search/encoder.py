@@ -15,12 +15,11 @@ from torch import nn
 
 from msvq.api import Run
 from msvq.core.errors import BadInput
-from msvq.core.precision import check_precision, resolve_device, resolve_precision
+from msvq.core.runtime import check_precision, or_too_large, resolve_device, resolve_precision
 from msvq.core.user_code import is_user_code
 from msvq.evaluate.features import extract_features
 from msvq.model.libraries import is_library
 from msvq.runs.weights import LoadedEncoder, load_encoder, preprocessing_of
-from msvq.train.limits import or_too_large
 
 # On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
 # on the shape of the whole batch in the last bits, and so would not on --batch-size.

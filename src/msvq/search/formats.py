@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import expanduser
-from msvq.core.run_files import check_not_of_a_run
+from msvq.core.files import check_not_of_a_run, expanduser
 from msvq.search.source import Positions, Source
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]

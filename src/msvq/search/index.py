@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, with_checksum
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import disk_full_error, write_atomically, write_text
-from msvq.core.places import indexes
+from msvq.core.files import disk_full_error, indexes, write_atomically, write_text
 from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
 from msvq.data.packing import hold, opens

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import ImageDataset

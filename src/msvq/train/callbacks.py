@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from msvq.core.distributed import largest
+from msvq.core.distributed import RaisedOnOtherRank, errors_on_all_ranks, largest, wait_for_first
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_main_process
 from msvq.runs.metrics import read_metrics
-from msvq.train.ddp import RaisedOnOtherRank, errors_on_all_ranks, wait_for_first
 
 Line = Mapping[str, Any]  # of metrics.jsonl, with "kind" ("step", "epoch" or "eval"), "step" and "epoch"
 Callback = Callable[[Line], object]  # called with every line, in the first process; an error ends the run once saved

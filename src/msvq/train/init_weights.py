@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msvq.api import WEIGHTS, load
-from msvq.config.resolve import Settings
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically
 from msvq.core.user_code import is_user_code

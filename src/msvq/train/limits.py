@@ -1,20 +1,15 @@
 """Whether a step fits: the batch its method, and the numbers the memory."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 
 from msvq.core.distributed import world_size
 from msvq.core.errors import BadInput
+from msvq.core.runtime import or_too_large
 from msvq.model.norm import SplitBatchNorm2d, check_whole
 from msvq.model.queue import Queue
-from msvq.model.teacher import Teacher
-
-
-class OutOfMemory(BadInput):
-    """A step needs more memory than there is; the sentence says what to lower."""
 
 
 def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
@@ -52,26 +47,6 @@ def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
             )
 
 
-def defer_updates(method: nn.Module, *, teachers: bool, queues: bool) -> None:
-    """Whether teachers and queues wait, while a batch is computed in parts; queues then store what has come in."""
-    for module in method.modules():
-        if isinstance(module, Teacher):
-            module.frozen = teachers
-        elif isinstance(module, Queue):
-            module.wait(queues)
-
-
-@contextmanager
-def or_too_large(sentence: str) -> Iterator[None]:
-    """Turn a failed request for memory into a sentence that says what to lower."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(sentence) from error
-
-
 def room_for_networks(device: torch.device) -> AbstractContextManager[None]:
     """For building a method."""
     return or_too_large(
@@ -86,12 +61,4 @@ def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Abs
         f"a step of {batch_size} pictures{f' in {accumulate} parts' if accumulate > 1 else ''} does not fit into "
         f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time (also "
         f"with --resume), or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
-    )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a request for memory failed, on any device: the processor's allocator has no class for it."""
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     )

@@ -1,19 +1,10 @@
-"""The optimiser and its learning rate."""
+"""The optimiser."""
 
-import math
 from typing import Any
 
 import torch
 
 from msvq.methods.base import Method
-
-
-def warmup_cosine(step: int, *, base_lr: float, warmup_steps: int, total_steps: int) -> float:
-    """The learning rate of a step counted from 0: linear from 0 to `base_lr`, then half a cosine towards 0."""
-    if step < warmup_steps:
-        return base_lr * step / warmup_steps
-    done = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-    return base_lr / 2 * (1 + math.cos(math.pi * done))
 
 
 def make_optimiser(

@@ -10,12 +10,20 @@ from rich.console import Console
 
 from msvq.api import Run, load
 from msvq.config.adapt import fill_from_data, fit_to_data
-from msvq.config.resolve import Settings, resolve
+from msvq.config.resolve import resolve
+from msvq.config.settings import Settings
 from msvq.core.console import Display
+from msvq.core.distributed import (
+    check_same_on_all_ranks,
+    destroy_process_group,
+    errors_on_all_ranks,
+    own_device,
+    process_group,
+)
 from msvq.core.errors import BadInput, unknown
+from msvq.core.files import is_run
 from msvq.core.launch import is_main_process
-from msvq.core.precision import resolve_device
-from msvq.core.run_files import is_run
+from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import ImageDataset
@@ -33,13 +41,6 @@ from msvq.runs.finished import evaluate_finished_run, pair_function
 from msvq.runs.run_dir import add_skipped, check_choice, check_out, environment, locked, start_directory
 from msvq.train.build import build_method, make_augment
 from msvq.train.callbacks import Callback, Listeners
-from msvq.train.ddp import (
-    check_same_on_all_ranks,
-    destroy_process_group,
-    errors_on_all_ranks,
-    own_device,
-    process_group,
-)
 from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.loggers import make_loggers

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 from torch import nn
 
 from msvq.config.adapt import check_unchanged, fill_from_run
-from msvq.config.resolve import Settings, read_config
+from msvq.config.resolve import read_config
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import is_run, write_text
 from msvq.core.launch import is_main_process, num_processes
-from msvq.core.run_files import is_run
 from msvq.data.store import ImageDataset
 from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint
 from msvq.runs.encoder_card import state_dict_mismatch

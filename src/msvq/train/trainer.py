@@ -9,22 +9,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from msvq.config.train_settings import TrainSettings
-from msvq.core.distributed import average, gather, largest, rank_slice, world_size
+from msvq.config.settings import TrainSettings
+from msvq.core.distributed import average, gather, largest, raise_once, rank_slice, wait_for_first, world_size
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_main_process
-from msvq.core.precision import autocast, loss_scaler
-from msvq.core.randomness import step_rng
+from msvq.core.runtime import Stream, autocast, derive_seed, keep_freed_memory, loss_scaler, step_rng, warmup_cosine
 from msvq.data.augment import Augment
-from msvq.data.loader import VIEWS, Loader, derive_seed
+from msvq.data.loader import Loader
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
 from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import Listeners
 from msvq.train.compile import compile_errors_as_sentence, compile_networks
-from msvq.train.ddp import gather_soft_labels, no_grad_sync, raise_once, sync_batchnorm_stats, wait_for_first, wrap_ddp
-from msvq.train.limits import check_fit, defer_updates, enough_memory
-from msvq.train.optim import make_optimiser, warmup_cosine
+from msvq.train.ddp import gather_soft_labels, no_grad_sync, sync_batchnorm_stats, wrap_ddp
+from msvq.train.limits import check_fit, enough_memory
+from msvq.train.optim import make_optimiser
 from msvq.train.progress import TrainingDisplay
 from msvq.train.signals import Interrupted, Interruptions
 
@@ -89,6 +88,7 @@ class Trainer:
         record: Mapping[str, Any] | None = None,
         listeners: Listeners | None = None,
     ) -> None:
+        keep_freed_memory()
         check_fit(method, settings.batch_size, settings.accumulate)
         self.device = loader.device
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
@@ -109,7 +109,7 @@ class Trainer:
         self.scaler = loss_scaler(self.device, precision)
         if settings.compile:
             compile_networks(self.method)
-        self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, VIEWS))  # augmentation's own
+        self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, Stream.VIEWS))  # augmentation's own
         self.step, self.resumed = 0, False
         self.epoch_loss, self.epoch_steps = 0.0, 0  # the sum over the epoch's steps so far
         self.cadence = SaveInterval(settings.checkpoint_every)
@@ -187,17 +187,17 @@ class Trainer:
         num, found = self.settings.accumulate, []
         parts = zip(*(whole.chunk(num) for whole in (images, labels, indices)), strict=True)
         with (
-            step_rng(self.settings.seed, self.step, self.device),
+            step_rng(self.settings.seed, Stream.LAYERS, self.step, self.device),
             enough_memory(self.device, len(images) * world_size(), num),
             compile_errors_as_sentence(self.settings.compile),
         ):
             for number, part in enumerate(parts):
                 if num > 1:  # the batch moves them once
-                    defer_updates(self.method, teachers=number > 0, queues=True)
+                    self.method.defer_updates(teachers=number > 0, queues=True)
                 with no_grad_sync(self.learner, number + 1 < num):
                     found.append(self._gradient(*part, share=1 / num))
             if num > 1:
-                defer_updates(self.method, teachers=False, queues=False)
+                self.method.defer_updates(teachers=False, queues=False)
             self.scaler.step(self.optimiser)
         self.scaler.update()
         sync_batchnorm_stats(self.method)

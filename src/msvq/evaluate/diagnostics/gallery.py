@@ -12,19 +12,17 @@ from torch import Tensor
 
 from msvq.core.console import Display
 from msvq.core.files import write_atomically
-from msvq.core.precision import autocast
+from msvq.core.runtime import Stream, autocast, derive_seed
 from msvq.data.augment import Augment
-from msvq.data.loader import Loader, derive_seed
+from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
 from msvq.evaluate.neighbours import choose_queries
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
 from msvq.model.queue import Queue
-from msvq.train.limits import defer_updates
 
 NUM_QUERIES, NUM_WORST, TOP = 10, 8, 5
 LOOKED_AT = 20  # batches of an audit after training
-LOOK = 2  # the stream of random numbers, beside the order's and the views'
 
 
 class FrozenReplay:
@@ -35,9 +33,9 @@ class FrozenReplay:
 
     def __init__(self, method: Method, loader: Loader, augment: Augment, precision: str) -> None:
         self.method = copy.deepcopy(method).train()
-        defer_updates(self.method, teachers=True, queues=False)
+        self.method.defer_updates(teachers=True, queues=False)
         self.loader, self.augment, self.precision = loader, augment, precision
-        self.generator = torch.Generator().manual_seed(derive_seed(loader.seed, LOOK))
+        self.generator = torch.Generator().manual_seed(derive_seed(loader.seed, Stream.AUDIT))
         self.queue = next((module for module in self.method.modules() if isinstance(module, Queue)), None)
         self.places = torch.full((len(self.queue) if self.queue is not None else 0,), -1)
 

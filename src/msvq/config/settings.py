@@ -1,0 +1,99 @@
+"""Everything that decides a run, typed and frozen."""
+
+import re
+from typing import Annotated, Any
+
+import yaml
+from annotated_types import Ge, Gt, Lt
+from pydantic import AfterValidator, Field
+
+from msvq.core.runtime import Precision
+from msvq.core.schema import Section
+from msvq.data.augment import STRONG, WEAK, ViewSettings
+from msvq.data.sources import DataSettings
+from msvq.evaluate.diagnostics.monitor import AnalyzeSettings
+from msvq.evaluate.knn import EvaluateSettings
+from msvq.model.backbones import BackboneSettings
+
+
+def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    shares = [share for share, _ in schedule]
+    if not schedule or shares[0] != 0 or shares != sorted(set(shares)) or shares[-1] >= 1:
+        raise ValueError("give [share of the run, pixels] pairs whose shares rise from 0.0 and stay below 1")
+    return schedule
+
+
+Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_rising)]
+
+
+def parse_save_interval(every: int | str) -> tuple[int | None, float]:
+    """(steps, 0.0) or (None, seconds)."""
+    text = str(every).strip()
+    if text.isdigit() and int(text) > 0:
+        return int(text), 0.0
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text)
+    if found is None or float(found[1]) == 0:
+        raise ValueError("give a number of steps, or a time such as 30s, 5m or 2h")
+    return None, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _save_interval(every: int | str) -> int | str:
+    parse_save_interval(every)
+    return every
+
+
+class TrainSettings(Section):
+    """How long and how fast to learn; the defaults are the paper's."""
+
+    epochs: Annotated[int, Ge(1)] = 200  # passes over the pictures
+    batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
+    resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
+    base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
+    warmup_epochs: Annotated[float, Ge(0)] = 5  # in which the rate rises from 0, step by step
+    weight_decay: Annotated[float, Ge(0)] = 5e-4
+    decay_norm_and_bias: bool = True  # whether batch norm and biases decay too
+    # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch
+    # (but for the queues of methods that store before they compare: once a part); batch norm, and losses that contrast
+    # the pictures of a batch with each other, see one part at a time.
+    accumulate: Annotated[int, Ge(1)] = 1
+    compile: bool = False  # compile the networks: one to three minutes of waiting, then faster steps on some machines
+    device: str = "auto"  # cpu, cuda, cuda:1, mps; auto: the best there is
+    precision: Precision = "auto"  # auto: bf16 where native, fp16 on CUDA devices without it, else fp32
+    checkpoint_every: Annotated[int | str, AfterValidator(_save_interval)] = "5m"  # steps, or a time: 30s, 5m, 2h
+    log_every: Annotated[int, Ge(1)] = 10  # steps
+    seed: Annotated[int, Ge(0), Lt(2**63)] = 0  # of all randomness
+
+
+class AugmentSettings(Section):
+    """The kinds of view; plain is that of the method `supervised`."""
+
+    strong: ViewSettings = STRONG
+    weak: ViewSettings = WEAK
+    plain: ViewSettings = ViewSettings()
+
+
+class Settings(Section):
+    """Everything that decides a run. `method` is checked against the method's constructor."""
+
+    data: DataSettings = DataSettings()
+    augment: AugmentSettings = AugmentSettings()
+    backbone: BackboneSettings = BackboneSettings()
+    method: dict[str, Any] = Field(default={"name": "msvq"})
+    method_defaults: dict[str, dict[str, Any]] = Field(default={}, repr=False)
+    train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    analyze: AnalyzeSettings = AnalyzeSettings()
+
+    @property
+    def method_name(self) -> str:
+        """The method's name in METHODS."""
+        return str(self.method["name"])
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The method's keywords."""
+        return {key: value for key, value in self.method.items() if key != "name"}
+
+    def to_yaml(self) -> str:
+        """The complete settings as a recipe that repeats the run."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
