@@ -20,11 +20,11 @@ from PIL import Image
 from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
-from msvq.data.hub import HubPictures
 from msvq.data.loader import Loader
 from msvq.data.packing import pack_bytes
 from msvq.data.patterns import make_patterns
-from msvq.data.sources import DataSettings, open_files
+from msvq.data.sources import DataPlan, DataSettings
+from msvq.data.sources.hub import HubImages
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
 from msvq.train.build import build_method
@@ -40,7 +40,7 @@ def main() -> None:
     num = int(gigabytes * 1e9 / pack_bytes(1, side)) if kind == "mapped" else 2000
     labels = np.arange(num, dtype=np.int64) % 10
     items = Made(f"made {num}", buffer.getvalue(), num, labels)
-    data = open_files(DataSettings(source="hf:made", size=side, test_size=side), items, Display())
+    data = items.open(DataPlan(DataSettings(source="hf:made"), side, side), Display())
     settings = resolve(recipe="folder", overrides=["backbone.width=16"])
     with tempfile.TemporaryDirectory() as folder:
         settings = fill_from_data(settings, data, torch.device("cpu"))
@@ -63,12 +63,14 @@ def main() -> None:
     print(json.dumps({"anonymous_mb": round(peak.mb, 1), "store_gb": round(mapped, 2), "knn_bank": len(knn.bank)}))
 
 
-class Made(HubPictures):
+class Made(HubImages):
     """Any number of pictures, all the same: what matters is where their pixels are."""
 
     def __init__(self, root: str, content: bytes, num: int, labels: Any) -> None:
         num_train = num - 1000
-        super().__init__(root, Same(num), labels, num_train, tuple("0123456789"), (), (), "", f"{root} {len(content)}")
+        names, stamp = tuple("0123456789"), f"{root} {len(content)}"
+        about: dict[str, Any] = {"class_names": names, "rows": (), "column": "", "stamp": stamp}
+        super().__init__(root=root, names=Same(num), labels=labels, num_train=num_train, **about)
         object.__setattr__(self, "content", content)
 
     def __getitem__(self, index: int) -> bytes:

@@ -22,7 +22,7 @@ from msvq.core.checksums import Damaged, verified
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device
 from msvq.core.user_code import is_user_code
-from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
+from msvq.data.inputs import PORTION, are_paths, decode_files, materialise, to_image_list
 from msvq.data.workers import Result
 from msvq.evaluate.features import extract_features
 from msvq.model.backbones import BackboneSettings, Encoder, make_backbone, register_backbone

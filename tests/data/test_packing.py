@@ -26,16 +26,13 @@ from msvq.core import checksums
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data import packing
-from msvq.data.decode import decode
-from msvq.data.folders import list_folder
-from msvq.data.items import Items
-from msvq.data.listing import limit_train
-from msvq.data.lists import list_file
-from msvq.data.names import Names
+from msvq.data.decode import check_skipped, decode
 from msvq.data.packing import Pack, open_pack
-from msvq.data.skipping import check_skipped
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.data.workers import Result, Task, Workers, perform
+from msvq.data.sources.folders import list_folder
+from msvq.data.sources.lists import list_file
+from msvq.data.store import Names
+from msvq.data.workers import EncodedImages, Result, Task, Workers, perform
 
 Fill = Callable[..., None]
 SIDE = 16
@@ -81,7 +78,7 @@ def folder(tmp_path: Path, home: Path, fill: Fill) -> Path:
     return root
 
 
-def pack_of(items: Items | Path, *, side: int = SIDE, pixels: bool = True, max_skipped: float = 0.1) -> Pack:
+def pack_of(items: EncodedImages | Path, *, side: int = SIDE, pixels: bool = True, max_skipped: float = 0.1) -> Pack:
     items = list_folder(items) if isinstance(items, Path) else items
     return open_pack(items, side=side, pixels=pixels, max_skipped=max_skipped, num_workers=2, display=Display())
 
@@ -410,8 +407,7 @@ import sys, time
 from pathlib import Path
 from msvq.core import checksums
 from msvq.data import packing
-from msvq.data.folders import list_folder
-from msvq.data.listing import limit_train
+from msvq.data.sources.folders import list_folder
 from msvq.core.console import Display
 from rich.console import Console
 made = packing._make
@@ -535,12 +531,12 @@ def test_names_are_read_from_disk_one_at_a_time(tmp_path: Path, home: Path, fill
     assert sorted(expected) == sorted(strange)
     assert isinstance(names.blob, np.memmap)
     assert list(names) == expected and len(names) == 5
-    assert (names[-1], names[1:4], names[::-2]) == (expected[-1], expected[1:4], expected[::-2])
+    assert (names[-1], list(names[1:4]), list(names[::-2])) == (expected[-1], expected[1:4], expected[::-2])
     for start, stop in ((0, 2), (2, None), (1, 4), (5, None), (0, 0), (3, 99)):
-        part = names.part(start, stop)
+        part = names[start:stop]
         assert isinstance(part, Names)
         assert list(part) == expected[start:stop]
-        assert list(part.part(1, None)) == expected[start:stop][1:]
+        assert list(part[1:]) == expected[start:stop][1:]
     for index in (5, -6):
         with pytest.raises(IndexError):
             names[index]
@@ -584,7 +580,7 @@ def test_a_choice_of_the_pictures_leaves_the_whole_pack_alone(
 ) -> None:
     def open_some(limit: int | None) -> int:
         asked = in_process.asked
-        listing = limit_train(list_folder(folder), limit)
+        listing = list_folder(folder).limit(limit)
         open_pack(listing, side=SIDE, pixels=True, max_skipped=0.5, num_workers=1, display=Display())
         return in_process.asked - asked
 

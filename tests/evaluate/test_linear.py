@@ -206,7 +206,7 @@ def test_the_best_epoch_is_the_first_of_the_highest() -> None:
 
 def test_what_cannot_be_evaluated_is_said() -> None:
     data, encoder = colours(), tiny()
-    empty = data.test.part(0, 0)
+    empty = data.test.slice(0, 0)
     unlabelled = ImageDataset("colours", data.bank, empty, empty, (), data.mean, data.std, 16, 16)
     with pytest.raises(BadInput, match="no labelled picture"):
         evaluate(encoder, unlabelled)

@@ -22,6 +22,8 @@ from tests.search.conftest import NUM, Says, save_arrays
 import msvq
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.data.sources.base import Positions
+from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.runs.weights import load_encoder
 from msvq.search import encoder
@@ -30,7 +32,7 @@ from msvq.search.embedding import embed
 from msvq.search.encoder import CHUNK, Embedder, open_embedder
 from msvq.search.feature_shards import Parts
 from msvq.search.formats import WRITERS
-from msvq.search.source import Positions, _Files, open_source
+from msvq.search.source import open_source
 
 
 @pytest.fixture
@@ -277,14 +279,14 @@ def test_what_could_not_be_read_now_is_tried_again(
 ) -> None:
     out, parts = photos.parent / "e.npz", photos.parent / "e.npz.parts"
     words = ["embed", small_run.path, "--data", photos, "--out", out, "--batch-size", 8]
-    real = _Files.decoded
+    real = FileImages.decoded
 
-    def passing(self: _Files, portions: Iterable[Positions], side: int) -> Generator[Result]:
+    def passing(self: FileImages, portions: Iterable[Positions], side: int) -> Generator[Result]:
         for first, result in enumerate(real(self, portions, side)):
             yield result if first else result._replace(reasons={0: "cannot be read: Input/output error"})
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Files, "decoded", passing)
+        patch.setattr(FileImages, "decoded", passing)
         code, said, _ = says(*words)
     assert code == 0
     assert f"{NUM - 1} pictures" in said

@@ -26,11 +26,9 @@ from msvq.core.checksums import Damaged, hash_files, map_checked, read_sealed, w
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, packs, write_atomically, write_text
-from msvq.data.decode import GONE, PASSING
-from msvq.data.items import Items, pieces
-from msvq.data.names import Names
-from msvq.data.skipping import check_skipped
-from msvq.data.workers import HASH_BYTES, Task, Workers
+from msvq.data.decode import GONE, PASSING, check_skipped
+from msvq.data.store import Names
+from msvq.data.workers import HASH_BYTES, EncodedImages, Task, Workers, chunked
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 PORTION_BYTES = 256_000_000  # of pixels that a worker holds at a time
@@ -50,13 +48,13 @@ class Pack:
     digest: str  # of the content of their files
 
 
-def _address(items: Items, side: int) -> tuple[Path, str]:
+def _address(items: EncodedImages, side: int) -> tuple[Path, str]:
     """The folder of all packs of these pictures at this size, and the name of theirs as they are now."""
     key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
     return packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}", key
 
 
-def is_packed(items: Items, side: int) -> bool:
+def is_packed(items: EncodedImages, side: int) -> bool:
     """Whether the pictures lie in the cache already, by what it says."""
     place, key = _address(items, side)
     try:
@@ -67,7 +65,7 @@ def is_packed(items: Items, side: int) -> bool:
 
 
 def open_pack(
-    items: Items, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
+    items: EncodedImages, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
     place, key = _address(items, side)
@@ -95,7 +93,9 @@ def open_pack(
     return pack
 
 
-def _check_in_memory(items: Items, side: int, max_skipped: float, num_workers: int | None, display: Display) -> Pack:
+def _check_in_memory(
+    items: EncodedImages, side: int, max_skipped: float, num_workers: int | None, display: Display
+) -> Pack:
     """What a stream needs to know, where nothing can be written down for the next time."""
     with display.task("checking pictures", len(items)) as advance:
         card, kept = _decode_all(items, None, side, max_skipped, num_workers, advance)
@@ -158,7 +158,7 @@ def _load(folder: Path, side: int, pixels: bool, display: Display, *, fresh: boo
 
 
 def _make(
-    items: Items,
+    items: EncodedImages,
     place: Path,
     key: str,
     side: int,
@@ -215,7 +215,7 @@ def _sweep(own: Path) -> None:
 
 
 def _decode_all(
-    items: Items,
+    items: EncodedImages,
     file: Path | None,
     side: int,
     max_skipped: float,
@@ -229,7 +229,7 @@ def _decode_all(
     digest = hashlib.sha256()
     workers, start = Workers(num_workers), 0
     task: Task = "check" if file is None else "pack"
-    portions = pieces(items, range(len(items)), _portion(items, side))
+    portions = chunked(items, range(len(items)), _portion(items, side))
     try:
         for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
             for index in range(len(result.rows)):
@@ -251,10 +251,10 @@ def _decode_all(
     return card, np.array(kept, np.int64)
 
 
-def _portion(items: Items, side: int) -> int:
+def _portion(items: EncodedImages, side: int) -> int:
     """How many pictures a worker gets at a time: many small ones, few large ones, by their files and their pixels."""
-    stamps = getattr(items, "stamps", None)
-    mean = 100_000 if stamps is None or not len(stamps) else float(stamps[:, 0].mean())
+    known = items.size_mtime
+    mean = 100_000 if known is None or not len(known) else float(known[:, 0].mean())
     fitting = max(1, PORTION_BYTES // (3 * side * side))
     return min(fitting, int(np.clip(8_000_000 // max(mean, 1), 4, 128)))
 

@@ -57,7 +57,7 @@ def save_neighbours(
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries
         found = nearest(features(encoder, bank), features(encoder, asked), num, own=own).numpy()
-        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.images.shape[1:])
+        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
         arrays[f"{name}_labels"] = bank.labels[found]
     arrays["class_names"] = np.array(data.class_names, dtype=str)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))

@@ -13,7 +13,6 @@ import torch
 from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.decode import Unreadable, decode
 from msvq.data.workers import available_cores
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
@@ -208,8 +207,8 @@ def _time_evaluation(trial: Rehearsal, scene: TrialData) -> tuple[float, float]:
     """Seconds of one online evaluation, and of the looks in the end: kNN by more labels, and neighbours."""
     data, trainer, encoder = scene.data, trial.trainer, trial.trainer.method.encoder
     features = feature_function(data, trainer.device, trainer.precision)
-    sample = (data.test if data.has_labels else data.train).part(0, SAMPLE)
-    dim = features(encoder, sample.part(0, SAMPLE // 8)).shape[1]  # and warms up
+    sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
+    dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
     per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
     judged = data.bank if data.has_labels else data.train
     last = 2 * per_picture * min(NUM_BANK, len(judged))
@@ -248,18 +247,13 @@ def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
 
 def _time_packing(scene: TrialData, settings: Settings) -> float | None:
     """Seconds until all files are decoded, on all cores, from a few of them."""
-    if scene.items is None:
+    if scene.source is None:
         return None
-    side, good, started = max(scene.data.size, scene.data.test_size), 0, time.perf_counter()
-    places = np.unique(np.linspace(0, len(scene.items) - 1, DECODED).astype(int))
-    for place in places:
-        try:
-            decode(scene.items[int(place)], side)
-        except Unreadable:
-            continue
-        good += 1
-    seconds = (time.perf_counter() - started) / max(1, good)
-    return seconds * len(scene.items) / (settings.data.workers or available_cores())
+    side, started = max(scene.data.size, scene.data.test_size), time.perf_counter()
+    places = np.unique(np.linspace(0, len(scene.source) - 1, DECODED).astype(int))
+    result = next(scene.source.decoded([places], side, workers=0))
+    seconds = (time.perf_counter() - started) / max(1, len(places) - len(result.reasons))
+    return seconds * len(scene.source) / (settings.data.workers or available_cores())
 
 
 def _seconds(work: Any, device: torch.device) -> float:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from msvq.core.console import printable
-from msvq.data.official import OFFICIAL
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
+from msvq.data.sources.benchmarks import BENCHMARKS
 from msvq.reproduce.cells import Cell, Task, is_finished
 from msvq.runs.metrics import read_metrics
 
@@ -30,7 +30,7 @@ def total_steps(cell: Cell) -> int:
 
 def trained_on(cell: Cell) -> int:
     """How many pictures there are to train on."""
-    num = OFFICIAL[cell.dataset].num_train if cell.dataset in OFFICIAL else PATTERNS_TRAIN
+    num = BENCHMARKS[cell.dataset].num_train if cell.dataset in BENCHMARKS else PATTERNS_TRAIN
     return min(num, cell.settings().data.limit or num)
 
 
@@ -59,7 +59,7 @@ class Work(NamedTuple):
 def work(task: Task) -> Work:
     """By the numbers of pictures, and by the passes of the method (a picture's forward pass is one)."""
     settings, cell = task.cell.settings(), task.cell
-    num_test = OFFICIAL[cell.dataset].num_test if cell.dataset in OFFICIAL else PATTERNS_TEST
+    num_test = BENCHMARKS[cell.dataset].num_test if cell.dataset in BENCHMARKS else PATTERNS_TEST
     known = labelled(cell)
     bank = min(known, settings.evaluate.knn_bank or known)
     steps = total_steps(cell) * settings.train.batch_size * cell.cost()

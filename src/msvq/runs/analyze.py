@@ -60,8 +60,7 @@ def analyze(
             run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display
         )
     finally:
-        if dataset.stream is not None:
-            dataset.stream.workers.close()
+        dataset.close()
     write_report(run.path)
     return result
 

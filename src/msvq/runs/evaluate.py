@@ -80,8 +80,7 @@ def evaluate(
         )
         found = measure(protocol, subject, settings, labels=labels, seeds=seeds)
     finally:
-        if dataset.stream is not None:
-            dataset.stream.workers.close()
+        dataset.close()
     if subject.precision != PRECISION:
         changes["precision"] = subject.precision
     place = {"data": dataset.name, "data_fingerprint": dataset.fingerprint(), "transfer": not own}

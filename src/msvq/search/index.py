@@ -24,11 +24,11 @@ from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, indexes, write_atomically, write_text
 from msvq.data.decode import GONE, PASSING
-from msvq.data.names import Names
 from msvq.data.packing import hold, opens
+from msvq.data.sources.base import ImageSource, Positions
+from msvq.data.store import Names
 from msvq.search.encoder import Embedder
 from msvq.search.feature_shards import Parts, check_readable
-from msvq.search.source import Positions, Source
 
 KEPT = 3  # indexes of one origin; the oldest goes when another is made
 RULES = 2  # raised when the same pictures and encoder give another index
@@ -59,7 +59,7 @@ class _Stored:
     stamps: NDArray[np.int64]  # [N, 2]; -1 where they are no files
 
 
-def open_index(source: Source, embedder: Embedder, *, batch_size: int = 256, display: Display) -> Index:
+def open_index(source: ImageSource, embedder: Embedder, *, batch_size: int = 256, display: Display) -> Index:
     """The index of these pictures by this encoder: from the cache, or made now."""
     key = hashlib.sha256(f"{RULES} {embedder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
     place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
@@ -81,7 +81,7 @@ def open_index(source: Source, embedder: Embedder, *, batch_size: int = 256, dis
     return stored.index
 
 
-def _current(folder: Path, source: Source, embedder: Embedder, display: Display) -> _Stored | None:
+def _current(folder: Path, source: ImageSource, embedder: Embedder, display: Display) -> _Stored | None:
     """The index in a folder, None if a picture that could not be read can be read now; or Damaged."""
     stored = _load(folder, embedder, display)
     if stored is None:
@@ -115,7 +115,7 @@ def _load(folder: Path, embedder: Embedder, display: Display, *, fresh: bool = F
     return _Stored(index, names, arrays["stamps.i64"].reshape(-1, 2))
 
 
-def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size: int, display: Display) -> None:
+def _make(source: ImageSource, embedder: Embedder, place: Path, key: str, batch_size: int, display: Display) -> None:
     """Write the index beside its place, then move it there. The lock is held: any other unfinished one is dead."""
     for stale in place.glob(".*.tmp"):
         shutil.rmtree(stale, ignore_errors=True)
@@ -167,7 +167,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _write_rest(
-    source: Source,
+    source: ImageSource,
     embedder: Embedder,
     folder: Path,
     key: str,
@@ -177,7 +177,7 @@ def _write_rest(
 ) -> None:
     """All files of an index but its features; the card comes last."""
     names = Names.of(source.names)
-    stamps = np.full((len(source), 2), -1) if source.stamps is None else source.stamps
+    stamps = np.full((len(source), 2), -1) if source.size_mtime is None else source.size_mtime
     arrays = {"kept.i64": kept, "stamps.i64": stamps, "bounds.i64": names.bounds, "names.u8": names.blob}
     for name, array in arrays.items():
         write_atomically(folder / name, array.astype(FILES[name]).tofile)
@@ -204,17 +204,17 @@ def _before(place: Path, embedder: Embedder, display: Display) -> _Stored | None
     return None
 
 
-def _reusable(source: Source, before: _Stored | None) -> tuple[Positions, Positions, dict[int, str]]:
+def _reusable(source: ImageSource, before: _Stored | None) -> tuple[Positions, Positions, dict[int, str]]:
     """Positions whose features are known, their rows in the index before, and those known to be unreadable."""
     nothing = np.zeros(0, np.int64)
-    if before is None or source.stamps is None:
+    if before is None or source.size_mtime is None:
         return nothing, nothing, {}
     old = {name: place for place, name in enumerate(before.names)}
     row_of = {int(place): row for row, place in enumerate(before.index.kept)}
     reused, rows, known = [], [], {}
     for position, name in enumerate(source.names):
         place = old.get(name)
-        if place is None or not _unchanged(source.stamps[position], before.stamps[place]):
+        if place is None or not _unchanged(source.size_mtime[position], before.stamps[place]):
             continue
         if place in row_of:
             reused.append(position)

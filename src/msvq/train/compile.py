@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 from msvq.model.teacher import Network
 
 VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, groups of batch norm
@@ -32,7 +32,7 @@ def compile_errors_as_sentence(wanted: bool) -> Iterator[None]:
     except Exception as error:
         if not wanted or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = first_line(error)
         raise BadInput(
             f"the networks could not be compiled ({reason[:200]}); leave out --compile (a run that goes on: "
             f"--set train.compile=false), or install a C++ compiler"

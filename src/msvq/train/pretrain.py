@@ -121,8 +121,7 @@ def pretrain(
             if saved is None:
                 check_out(out, overwrite=overwrite)
         dataset = open_in_turn(settings, download=download, display=display)
-        if dataset.stream is not None:
-            held.callback(dataset.stream.workers.close)
+        held.callback(dataset.close)
         with errors_on_all_ranks():
             fitting = is_path(settings.data.source) and recipe is None and saved is None
             asked_for = [text.partition("=")[0].strip() for text in overrides] if fitting else None

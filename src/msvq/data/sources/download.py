@@ -6,17 +6,16 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Self
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -85,7 +84,9 @@ def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = F
         temporary = root / f".{archive.folder}.{os.getpid()}.tmp"
         try:
             temporary.mkdir()
-            _extract(path, archive.folder, temporary, display)
+            _extract(path, temporary, display)
+            if not (temporary / archive.folder).is_dir():
+                raise _damaged(path, f"it holds no {archive.folder}")
             (temporary / archive.folder).rename(target)
         except BadInput:
             raise
@@ -226,74 +227,19 @@ def _save(response: Any, part: Path, offset: int, total: int | None, display: Di
         os.fsync(file.fileno())
 
 
-def _extract(path: Path, folder: str, into: Path, display: Display) -> None:
-    """Write the files of an archive below `into`, none of them anywhere else."""
-    total = seen = 0
+def _extract(path: Path, into: Path, display: Display) -> None:
+    """Write the files of an archive below `into`: both libraries write none of them anywhere else."""
     bar = display.task(f"unpacking {path.name}", path.stat().st_size, in_bytes=True)
-    with path.open("rb") as file, bar as advance, closing(_members(path, file)) as members:
-        for name, kind, size, source in members:
-            parts, wrong = _place(name, kind, folder)
-            total += size
-            if wrong or size < 0 or total > MAX_BYTES:
-                raise _damaged(path, f"its member {name!r} {wrong or f'brings it above {_amount(MAX_BYTES)}'}")
-            target = into.joinpath(*parts)
-            if source is None or not parts:
-                target.mkdir(parents=True, exist_ok=True)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as sink:
-                while size >= 0 and (block := source.read(CHUNK)):
-                    size -= len(block)
-                    sink.write(block)
+    with path.open("rb") as file, bar as advance:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(file) as pack:
+                for info in pack.infolist():
+                    pack.extract(info, into)
+                    advance(info.compress_size)
+        else:
+            seen = 0
+            with tarfile.open(fileobj=file, mode="r:" if path.suffix == ".tar" else "r:gz") as tar:
+                for member in tar:
+                    tar.extract(member, into, filter="data")
                     advance(file.tell() - seen)
                     seen = file.tell()
-            if size:
-                raise _damaged(path, f"its member {name!r} is not as long as it says")
-    if not (into / folder).is_dir():
-        raise _damaged(path, f"it holds no {folder}")
-
-
-def _place(name: str, kind: str, folder: str) -> tuple[list[str], str]:
-    """The parts of a member's path (none: not needed), and what is wrong with it."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
-        return [], f"would be written outside {folder}"
-    if kind not in ("file", "folder"):
-        return [], f"is a {kind}"
-    if not parts or parts[0] == "__MACOSX" or parts[-1].startswith("._"):  # what macOS adds
-        return [], ""
-    inside = parts[0] == folder and (kind == "folder" or len(parts) > 1)
-    return parts, "" if inside else f"lies outside {folder}"
-
-
-def _members(path: Path, file: BinaryIO) -> Generator[tuple[str, str, int, IO[bytes] | None], None, None]:
-    """The name, kind, size and (of a file) content of all that an archive holds, in the order in which it lies."""
-    if path.name.endswith(".zip"):
-        with zipfile.ZipFile(file) as pack:
-            for info in sorted(pack.infolist(), key=lambda info: info.header_offset):
-                plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-                kind = ("folder" if info.is_dir() else "file") if plain else "link or a device"
-                yield info.orig_filename, kind, info.file_size, None if info.is_dir() else pack.open(info)
-    elif path.name.endswith((".tar", ".tar.gz", ".tgz")):
-        with file if path.suffix == ".tar" else gzip.GzipFile(fileobj=file) as stream:
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
-                for member in tar:
-                    kind = "file" if member.isreg() else "folder" if member.isdir() else "link or a device"
-                    yield member.name, kind, member.size, tar.extractfile(member) if member.isreg() else None
-            while stream.read(CHUNK):  # on to the end, where gzip has its checksum
-                pass
-    else:
-        raise BadInput(f"cannot unpack {path}; it is neither a tar nor a zip archive")
-
-
-class _Header(tarfile.TarInfo):
-    """Lets no damaged header pass for the end of the archive, as tarfile does."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # the end
-                raise
-            raise tarfile.ReadError(str(error)) from None

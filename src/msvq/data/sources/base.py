@@ -1,0 +1,343 @@
+"""What every source of pictures offers, whatever they are stored as, and what training makes of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
+
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import expanduser
+from msvq.core.schema import Section
+from msvq.data.decode import header_size
+from msvq.data.packing import is_packed, open_pack, pack_bytes
+from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset
+from msvq.data.stream import Stream, StreamedSplit
+from msvq.data.workers import Result, Workers, chunked, perform
+
+TEST_NAMES = ("test", "testing", "val", "valid", "validation")
+HELD_OUT = 0.1  # of each class, where there are labels and no test split
+
+SplitName = Literal["all", "train", "test"]
+Positions = NDArray[np.int64]
+
+
+class DataSettings(Section):
+    """Which pictures, at what size, and how they reach the training loop."""
+
+    source: str = "patterns"  # a name, or the path of a folder, a list or a file of arrays, or hf:NAME
+    root: Path | None = None  # folder of an official data set's files
+    size: Annotated[int, Ge(8)] | None = None  # side of a training crop; None: the data set's own
+    test_size: Annotated[int, Ge(8)] | None = None  # side at evaluation; None: the data set's own
+    limit: Annotated[int, Ge(1)] | None = None  # train on so many pictures only
+    labels: Literal["auto", "none"] = "auto"  # none: leave labels out although the layout has some
+    mode: Literal["store", "stream"] = "store"  # stream: decode while training, pack nothing
+    max_skipped: Annotated[float, Ge(0), Le(1)] = 0.1  # share of unreadable pictures that is put up with
+    workers: Annotated[int, Ge(1)] | None = None  # processes that decode; None: one per core
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """What training makes of a source."""
+
+    settings: DataSettings
+    size: int  # side of a training crop
+    test_size: int
+    stats: tuple[Triple, Triple] | None = None  # mean and deviation of the channels; None: the training pictures' own
+
+    @property
+    def side(self) -> int:
+        """Of a decoded picture."""
+        return max(self.size, self.test_size)
+
+    def dataset(self, train: ImageSplit, labelled: ImageSplit, test: ImageSplit, **about: Any) -> ImageDataset:
+        """The data set of these splits; `about`: its other fields."""
+        source = self.settings.source
+        path = expanduser(source)
+        name = printable((path.stem if path.is_file() else path.name) or source)
+        mean, std = self.stats or measure_stats(train)
+        about |= {"mean": mean, "std": std, "size": self.size, "test_size": self.test_size}
+        return ImageDataset(name=name, train=train, bank=labelled, test=test, **about)
+
+
+class ImageSource(Protocol):
+    """Pictures with names, labels and splits, and a way to their pixels: first those for training, then for the test.
+
+    Positions count from 0 in their order.
+    """
+
+    @property
+    def title(self) -> str:
+        """What a person calls them."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """What they come from: packs and indexes of one origin replace each other."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The folder that the names are relative to, where they are files."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What a person calls each."""
+        ...
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """-1 where unknown."""
+        ...
+
+    @property
+    def num_train(self) -> int:
+        """The others are test pictures."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The labels in words."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what is missing."""
+        ...
+
+    @property
+    def num_others(self) -> int:
+        """Files that are no pictures by their names."""
+        ...
+
+    @property
+    def unlisted(self) -> tuple[tuple[str, str], ...]:
+        """Folders that could not be looked into, and why."""
+        ...
+
+    @property
+    def size_mtime(self) -> NDArray[np.int64] | None:
+        """Size in bytes and time of the last change in ns of each file [N, 2], where they are files."""
+        ...
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether they are arrays already, with nothing to decode or pack."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def fingerprint(self) -> str:
+        """Changes when a picture, or the choice of them, does."""
+        ...
+
+    def limit(self, num: int | None) -> "ImageSource":
+        """With a fixed choice of `num` of the training pictures at most; None: all."""
+        ...
+
+    def split(self, name: SplitName) -> "ImageSource":
+        """The pictures of one split, or all if they can be read as one."""
+        ...
+
+    def typical_side(self) -> int:
+        """The shorter side of most pictures, in pixels."""
+        ...
+
+    def shorter_sides(self, positions: Sequence[int]) -> list[int]:
+        """The shorter side of a few pictures in pixels; 0 where it cannot be told."""
+        ...
+
+    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+        """Pixels uint8 [n, H, W, 3] of each portion, in order, and why some are empty.
+
+        Files come as side x side, from so many `workers` (None: one per core; 0: decoded by this process).
+        """
+        ...
+
+    def examined(self, workers: int | None = None) -> Generator[Result]:
+        """A record (IMAGE_RECORD) of every picture, in order, some at a time, and why some have none."""
+        ...
+
+    def bytes_to_pack(self, side: int) -> int:
+        """What packing them will take on disk; 0 if they are packed already, or never."""
+        ...
+
+    def open(self, plan: DataPlan, display: Display) -> ImageDataset:
+        """As a data set to train on."""
+        ...
+
+    def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
+        """As a data set for a few trial steps: made-up pictures stand in for those that would be packed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedSource(ABC):
+    """Pictures that are files, or the content of files. The order: training with a label, without one, test."""
+
+    root: str
+    names: Sequence[str]
+    labels: NDArray[np.int64]
+    num_train: int
+    class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    num_others: int = 0
+    unlisted: tuple[tuple[str, str], ...] = ()
+    size_mtime: NDArray[np.int64] | None = None  # -1 where there is no file
+    in_memory: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> str | bytes:
+        """The picture's file, or its content."""
+
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """What they come from."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes when a picture, or the choice of them, does."""
+
+    @property
+    def num_labelled(self) -> int:
+        """How many training pictures have a label."""
+        return int((self.labels[: self.num_train] >= 0).sum())
+
+    def select(self, chosen: Positions) -> Self:
+        """Some of the pictures, by ascending positions."""
+        return replace(
+            self,
+            names=[self.names[int(i)] for i in chosen],
+            labels=self.labels[chosen],
+            num_train=int((chosen < self.num_train).sum()),
+            size_mtime=None if self.size_mtime is None else self.size_mtime[chosen],
+        )
+
+    def limit(self, num: int | None) -> Self:
+        """With a random `num` of the training pictures: the first ones would be of one class."""
+        if num is None or num >= self.num_train:
+            return self
+        test = np.arange(self.num_train, len(self))
+        return self.select(np.concatenate([random_subset(self.num_train, num), test]))
+
+    def split(self, name: SplitName) -> Self:
+        """The pictures of one split, or all."""
+        if name == "all":
+            return self
+        return self.select(np.arange(self.num_train) if name == "train" else np.arange(self.num_train, len(self)))
+
+    def typical_side(self) -> int:
+        """The median of the shorter sides, from the headers of a few."""
+        places = np.unique(np.linspace(0, len(self) - 1, min(64, len(self))).astype(int))
+        known = [side for side in self.shorter_sides(places.tolist()) if side]
+        return int(np.median(known)) if known else 64
+
+    def shorter_sides(self, positions: Sequence[int]) -> list[int]:
+        """By the headers alone; 0 where one cannot be read."""
+        return [min(header_size(self[i]) or (0,)) for i in positions]
+
+    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+        """Centre squares uint8 [n, side, side, 3] of each portion."""
+        chunks = ([self[int(i)] for i in rows] for rows in portions)
+        if workers == 0:
+            yield from (perform("decode", chunk, side) for chunk in chunks)
+            return
+        pool = Workers(workers)
+        try:
+            yield from pool.map("decode", chunks, side=side)
+        finally:
+            pool.close()
+
+    def examined(self, workers: int | None = None) -> Generator[Result]:
+        """Records of all pictures, by worker processes."""
+        pool = Workers(workers)
+        try:
+            yield from pool.map("examine", chunked(self, range(len(self))))
+        finally:
+            pool.close()
+
+    def bytes_to_pack(self, side: int) -> int:
+        """0 if they lie in the cache already."""
+        return 0 if is_packed(self, side) else pack_bytes(len(self), side)
+
+    def open(self, plan: DataPlan, display: Display) -> ImageDataset:
+        """As a data set: packed and mapped, or streamed."""
+        settings = plan.settings
+        pack = open_pack(
+            self,
+            side=plan.side,
+            pixels=settings.mode != "stream",
+            max_skipped=settings.max_skipped,
+            num_workers=settings.workers,
+            display=display,
+        )
+        num_train, num_labelled = np.searchsorted(pack.kept, [self.num_train, self.num_labelled]).tolist()
+        if not num_train:
+            raise BadInput(f"none of the {self.num_train:,} training pictures of {settings.source!r} can be read")
+        if pack.images is not None:
+            pictures, stream = ImageSplit(pack.images, self.labels[pack.kept], pack.names), None
+        else:
+            max_lost = max(0, int(settings.max_skipped * len(self)) - len(pack.skipped))
+            stream = Stream(self, side=plan.side, max_lost=max_lost, num_workers=settings.workers)
+            pictures = StreamedSplit(stream, self.labels[pack.kept], rows=np.asarray(pack.kept))
+        notes = list(self.notes)
+        if pack.skipped:
+            notes.append(
+                f"{len(pack.skipped):,} of {len(self):,} pictures cannot be read and are left out; "
+                f"skipped.csv says which and why"
+            )
+        if closed := self.unlisted:
+            notes.append(f"{len(closed):,} folders cannot be looked into, such as {closed[0][0]!r}; see skipped.csv")
+        skipped = (*self.unlisted, *pack.skipped)
+        about = {"notes": tuple(notes), "skipped": skipped, "content": pack.digest, "stream": stream}
+        return self._dataset(plan, pictures, num_train, num_labelled, **about)
+
+    def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
+        """Streamed, or made-up pictures again and again in place of those that would be packed."""
+        plan = replace(plan, stats=plan.stats or ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))
+        rows, stream = np.arange(len(self)), None
+        if plan.settings.mode == "stream":
+            stream = Stream(self, side=plan.side, max_lost=len(self), num_workers=plan.settings.workers)
+            pictures: ImageSplit = StreamedSplit(stream, self.labels, rows=rows)
+        else:
+            pictures = ImageSplit(made_up, self.labels, rows=rows % len(made_up))
+        return self._dataset(plan, pictures, self.num_train, self.num_labelled, notes=self.notes, stream=stream)
+
+    def _dataset(
+        self, plan: DataPlan, pictures: ImageSplit, num_train: int, num_labelled: int, **about: Any
+    ) -> ImageDataset:
+        splits = pictures.slice(0, num_train), pictures.slice(0, num_labelled), pictures.slice(num_train, None)
+        return plan.dataset(*splits, class_names=tuple(map(printable, self.class_names)), **about)
+
+
+def hold_out(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of a fixed random tenth of each class, at least one where a class has two."""
+    generator = np.random.default_rng(FIXED_SEED)
+    chosen = []
+    for members in map(generator.permutation, by_class(labels)):
+        chosen.append(members[: max(round(HELD_OUT * len(members)), min(1, len(members) - 1))])
+    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
+
+
+def measure_stats(pictures: ImageSplit) -> tuple[Triple, Triple]:
+    """Mean and deviation of the channels, in 0..1, from up to 2,000 pictures."""
+    sample = pictures.sample(2000)
+    counts = np.zeros((3, 256), np.int64)
+    for images in sample.batches_in_order(100):  # few at a time: counting widens the numbers
+        counts += [np.bincount(images[..., channel].reshape(-1), minlength=256) for channel in range(3)]
+    values, weights = np.arange(256) / 255, counts / counts.sum(axis=1, keepdims=True)
+    mean = weights @ values
+    std = np.sqrt(np.maximum(weights @ values**2 - mean**2, 0))
+    m, s = mean.round(4).tolist(), np.maximum(std.round(4), 0.05).tolist()
+    return (m[0], m[1], m[2]), (s[0], s[1], s[2])
