@@ -14,8 +14,9 @@ from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.evaluation import open_for
 from msvq.methods import METHODS
-from msvq.report.page import write_report
+from msvq.report.page import WRITTEN, write_report
 from msvq.run import Run, load
+from msvq.run_files import check_places
 from msvq.study import study
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.train.runlog import finite
@@ -36,6 +37,7 @@ def analyze(
 ) -> dict[str, Any]:
     """What `RUN/eval/analysis.json` holds; the arguments are those of `msvq analyze`."""
     run = run if isinstance(run, Run) else load(run, backbone=backbone)
+    check_places(run.path, ["eval", *WRITTEN])
     display = display or Display()
     built, name, step = load_method(run, checkpoint, method=method)
     target = resolve_device(device or "auto")

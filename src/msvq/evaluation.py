@@ -24,6 +24,7 @@ from msvq.evaluate.labels import stratified
 from msvq.files import write_text
 from msvq.protocols import PROTOCOLS, Subject, check_neighbours, check_protocols
 from msvq.run import Run, load
+from msvq.run_files import check_places
 from msvq.settings import Section, explain, known_keys
 from msvq.train.precision import check_precision, resolve_device, resolve_precision
 from msvq.version import __version__
@@ -52,6 +53,7 @@ def evaluate(
 ) -> tuple[dict[str, Any], Path]:
     """The result of a protocol and the file in RUN/eval that holds it. The arguments are those of `msvq evaluate`."""
     run = run if isinstance(run, Run) else load(run, backbone=backbone)
+    check_places(run.path, ["eval"])
     display = display or Display()
     check_protocols([protocol])
     changes = dict(map(parse_assignment, overrides))

@@ -1,6 +1,7 @@
-"""Files that are never half written."""
+"""Files that are never half written, and never somebody else's."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,33 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # it may be a link, which would be followed
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file was being written when its process was killed."""
+    return re.fullmatch(r"\..+\.\d+\.tmp", path.name) is not None
+
+
+def check_no_link(path: Path) -> None:
+    """Raise if what is written to a path would go elsewhere, through a link: that may be somebody else's."""
+    if path.is_symlink():
+        raise BadInput(
+            f"{str(path)!r} is a link to {str(path.readlink())!r}, and nothing is written through it; "
+            f"remove it, or move what is there into its place"
+        )
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise BadInput(
+            f"{str(path)!r} is a file that has another name too (a hard link) and would change there as well; "
+            f"put a copy of it in its place"
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -29,7 +29,7 @@ from msvq.protocols import check_protocols
 from msvq.report.page import write_report
 from msvq.resuming import Saved, barely_begun, go_on, has_checkpoint, open_saved, withdraw
 from msvq.run import Run, load
-from msvq.run_files import is_run
+from msvq.run_files import check_places, is_run
 from msvq.starting import Start, find_start
 from msvq.study import pair_function, study
 from msvq.train.checkpoint import sweep
@@ -88,6 +88,7 @@ def pretrain(
                 resume = has_checkpoint(out)
                 overwrite = overwrite or barely_begun(out)
             if resume and out.is_dir() and is_first():
+                check_places(out)
                 held.enter_context(locked(out))
                 if is_run(out):
                     sweep(out / "checkpoints")

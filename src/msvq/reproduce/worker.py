@@ -22,7 +22,6 @@ from rich.console import Console
 
 from msvq.analyze.embedding_map import save_map
 from msvq.building import build_method
-from msvq.directory import LOCK
 from msvq.display import Display
 from msvq.errors import BadInput
 from msvq.evaluate.features import feature_function
@@ -31,6 +30,7 @@ from msvq.measure.machine import forget_peak, peak_memory
 from msvq.pretraining import pretrain
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
 from msvq.run import Run
+from msvq.run_files import LOCK
 from msvq.train.precision import resolve_device
 from msvq.train.signals import Interruptions
 from msvq.weights import load_encoder
@@ -46,7 +46,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root = Path(order["out"]), order["data_root"]
-    if (out / LOCK).exists():
+    if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         lock = FileLock(out / LOCK)
         with suppress(Timeout):  # what is wrong then, the run itself says better
             lock.acquire(timeout=PATIENCE)

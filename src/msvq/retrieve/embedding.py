@@ -17,7 +17,7 @@ from msvq.errors import BadInput
 from msvq.files import write_atomically, write_text
 from msvq.retrieve.encoder import open_embedder
 from msvq.retrieve.formats import Table, check_apart, writer_for
-from msvq.retrieve.parts import Parts, check_batch_size, check_ours, check_readable
+from msvq.retrieve.parts import LOCK, WHOLE, Parts, check_batch_size, check_ours, check_readable
 from msvq.retrieve.source import open_source
 from msvq.run import Run, load
 from msvq.train.limits import OutOfMemory
@@ -91,7 +91,7 @@ def embed(
             "device": embedder.device.type,
         }
         table = Table(source, parts.kept, parts.features, embedder.feature_dim, about)
-        whole = folder / "whole"
+        whole = folder / WHOLE
         with display.task(f"writing {out.name}", len(parts.kept)) as advance:
             write_atomically(whole, lambda file: write(file, table, advance))
         listed = write_skipped(out, skipped)
@@ -106,7 +106,7 @@ def embed(
 def _alone(folder: Path, out: Path) -> Iterator[None]:
     """Keep a second process from writing the same file."""
     folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:

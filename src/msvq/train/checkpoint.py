@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import torch
 
 from msvq.errors import BadInput
-from msvq.files import write_atomically
+from msvq.files import is_temporary, write_atomically
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
@@ -140,7 +140,7 @@ def is_whole(path: Path) -> bool:
 
 def sweep(directory: Path) -> None:
     """Remove what a process that was killed while saving has left. Only for who holds the run's lock."""
-    for path in directory.glob(".*.tmp"):
+    for path in filter(is_temporary, directory.glob(".*.tmp")):
         path.unlink(missing_ok=True)
     fresh, last = directory / f".{LAST}.new", directory / LAST
     if fresh.exists() and not last.exists() and is_whole(fresh):  # killed between the two renames
