@@ -71,7 +71,7 @@ def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
     for task in tasks:
         check_same(task.cell, task.run)
     logs = [out / LOGS / name for name in (ERRORS, *(f"{task.cell.name}.log" for task in tasks))]
-    for path in (out / CELLS, out / RESULTS, out / LOGS, *logs):
+    for path in (out / CELLS, out / RESULTS, out / RESULTS / CELLS, out / LOGS, *logs):
         check_no_link(path)
     with locked(out):
         check_place(out, scale)  # another process may have been here meanwhile
