@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import get_args
 
-from msvq.api import Run
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.data.sources import DataSettings, ImageSource, absolute, find_images, is_path
 from msvq.data.sources.base import SplitName
+from msvq.runs.run_dir import RunDir
 
 
 def open_source(
-    run: Run,
+    run: RunDir,
     data: str | None,
     data_root: str | Path | None = None,
     *,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
-from msvq.core.schema import Section
+from msvq.core.schema import MayChange, Section
 from msvq.data.decode import header_size
 from msvq.data.packing import is_packed, open_pack, pack_bytes
 from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset
@@ -31,14 +31,14 @@ class DataSettings(Section):
     """Which pictures, at what size, and how they reach the training loop."""
 
     source: str = "patterns"  # a name, or the path of a folder, a list or a file of arrays, or hf:NAME
-    root: Path | None = None  # folder of an official data set's files
+    root: Annotated[Path | None, MayChange.PLACE] = None  # folder of an official data set's files
     size: Annotated[int, Ge(8)] | None = None  # side of a training crop; None: the data set's own
     test_size: Annotated[int, Ge(8)] | None = None  # side at evaluation; None: the data set's own
     limit: Annotated[int, Ge(1)] | None = None  # train on so many pictures only
     labels: Literal["auto", "none"] = "auto"  # none: leave labels out although the layout has some
-    mode: Literal["store", "stream"] = "store"  # stream: decode while training, pack nothing
-    max_skipped: Annotated[float, Ge(0), Le(1)] = 0.1  # share of unreadable pictures that is put up with
-    workers: Annotated[int, Ge(1)] | None = None  # processes that decode; None: one per core
+    mode: Annotated[Literal["store", "stream"], MayChange.PLACE] = "store"  # stream: decode while training
+    max_skipped: Annotated[float, Ge(0), Le(1), MayChange.UPKEEP] = 0.1  # share of unreadable pictures to put up with
+    workers: Annotated[Annotated[int, Ge(1)] | None, MayChange.PLACE] = None  # that decode; None: one per core
 
 
 @dataclass(frozen=True)
