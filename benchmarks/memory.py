@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from msvq.data.loader import Loader
 from msvq.data.packing import pack_bytes
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataPlan, DataSettings
-from msvq.data.sources.hub import HubImages
+from msvq.data.sources.base import EncodedSource
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
 from msvq.train.progress import TrainingDisplay
@@ -39,7 +40,15 @@ def main() -> None:
     Image.fromarray(make_patterns(1, seed=0)[0][0]).resize((side, side)).save(buffer, "BMP")
     num = int(gigabytes * 1e9 / pack_bytes(1, side)) if kind == "mapped" else 2000
     labels = np.arange(num, dtype=np.int64) % 10
-    items = Made(f"made {num}", buffer.getvalue(), num, labels)
+    items = Made(
+        origin=f"made {num}",
+        root="",
+        names=Same(num),
+        labels=labels,
+        num_train=num - 1000,
+        class_names=tuple("0123456789"),
+        content=buffer.getvalue(),
+    )
     data = items.open(DataPlan(DataSettings(source="hf:made"), side, side), Display())
     settings = resolve(recipe="folder", overrides=["backbone.width=16"])
     with tempfile.TemporaryDirectory() as folder:
@@ -71,19 +80,17 @@ def main() -> None:
     print(json.dumps({"anonymous_mb": round(peak.mb, 1), "store_gb": round(mapped, 2), "knn_bank": len(knn.bank)}))
 
 
-class Made(HubImages):
+@dataclass(frozen=True, kw_only=True)
+class Made(EncodedSource):
     """Any number of pictures, all the same: what matters is where their pixels are."""
 
-    def __init__(self, root: str, content: bytes, num: int, labels: Any) -> None:
-        num_train = num - 1000
-        names, stamp = tuple("0123456789"), f"{root} {len(content)}"
-        about: dict[str, Any] = {"class_names": names, "rows": (), "column": "", "stamp": stamp}
-        super().__init__(root=root, names=Same(num), labels=labels, num_train=num_train, **about)
-        object.__setattr__(self, "content", content)
+    content: bytes
 
     def __getitem__(self, index: int) -> bytes:
-        content: bytes = self.content  # type: ignore[attr-defined]
-        return content
+        return self.content
+
+    def fingerprint(self) -> str:
+        return f"{self.origin} {len(self.content)}"
 
 
 class Same(Sequence[str]):

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD, record_of
-from msvq.data.sources.base import DataPlan, Positions, SplitName, hold_out
+from msvq.data.sources.base import DataPlan, ImageSource, Positions, SplitName, hold_out
 from msvq.data.store import ImageDataset, ImageSplit, random_subset
 from msvq.data.workers import Result
 
@@ -28,7 +28,7 @@ _TEST_LABELS = ("test_labels", "y_test", "test_y", "val_labels", "y_val")
 
 
 @dataclass(frozen=True)
-class ArrayImages:
+class ArrayImages(ImageSource):
     """Pictures that are arrays already. Without labels, `labelled` and `test` are empty."""
 
     train: ImageSplit
@@ -39,27 +39,21 @@ class ArrayImages:
     origin: str = ""
     title: str = ""
     shuffled: bool = False  # a known set, which comes in a random order
-    in_memory: ClassVar[bool] = True
-    root: ClassVar[str] = ""
-    num_others: ClassVar[int] = 0
-    unlisted: ClassVar[tuple[tuple[str, str], ...]] = ()
-    size_mtime: ClassVar[None] = None
-
-    def __len__(self) -> int:
-        return len(self.train) + len(self.test)
+    in_memory = True
+    root, num_others, unlisted, size_mtime = "", 0, (), None
 
     @property
-    def num_train(self) -> int:
+    def num_train(self) -> int:  # type: ignore[override]  # as read-only as a field
         """The others are test pictures."""
         return len(self.train)
 
     @cached_property
-    def names(self) -> Sequence[str]:
+    def names(self) -> Sequence[str]:  # type: ignore[override]
         """The split and the place in it."""
         return [f"train {i}" for i in range(len(self.train))] + [f"test {i}" for i in range(len(self.test))]
 
     @cached_property
-    def labels(self) -> NDArray[np.int64]:
+    def labels(self) -> NDArray[np.int64]:  # type: ignore[override]
         """-1 where unknown."""
         return np.concatenate([self.train.labels, self.test.labels])
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -65,122 +65,77 @@ class DataPlan:
         return ImageDataset(name=name, train=train, bank=labelled, test=test, **about)
 
 
-class ImageSource(Protocol):
+class ImageSource(ABC):
     """Pictures with names, labels and splits, and a way to their pixels: first those for training, then for the test.
 
     Positions count from 0 in their order.
     """
 
-    @property
-    def title(self) -> str:
-        """What a person calls them."""
-        ...
+    title: str  # what a person calls them
+    origin: str  # what they come from: packs and indexes of one origin replace each other
+    root: str  # the folder that the names are relative to, where they are files
+    names: Sequence[str]
+    labels: NDArray[np.int64]  # -1 where unknown
+    num_train: int  # the others are test pictures
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]  # sentences about what is missing
+    num_others: int  # files that are no pictures by their names
+    unlisted: tuple[tuple[str, str], ...]  # folders that could not be looked into, and why
+    size_mtime: NDArray[np.int64] | None  # [N, 2]: bytes and ns of each file, -1 where there is none; None: no files
+    in_memory: ClassVar[bool]  # arrays already, with nothing to decode or pack
 
-    @property
-    def origin(self) -> str:
-        """What they come from: packs and indexes of one origin replace each other."""
-        ...
+    def __len__(self) -> int:
+        return len(self.labels)
 
-    @property
-    def root(self) -> str:
-        """The folder that the names are relative to, where they are files."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """What a person calls each."""
-        ...
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """-1 where unknown."""
-        ...
-
-    @property
-    def num_train(self) -> int:
-        """The others are test pictures."""
-        ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The labels in words."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about what is missing."""
-        ...
-
-    @property
-    def num_others(self) -> int:
-        """Files that are no pictures by their names."""
-        ...
-
-    @property
-    def unlisted(self) -> tuple[tuple[str, str], ...]:
-        """Folders that could not be looked into, and why."""
-        ...
-
-    @property
-    def size_mtime(self) -> NDArray[np.int64] | None:
-        """Size in bytes and time of the last change in ns of each file [N, 2], where they are files."""
-        ...
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether they are arrays already, with nothing to decode or pack."""
-        ...
-
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def fingerprint(self) -> str:
         """Changes when a picture, or the choice of them, does."""
-        ...
 
+    @abstractmethod
     def limit(self, num: int | None) -> "ImageSource":
         """With a fixed choice of `num` of the training pictures at most; None: all."""
-        ...
 
+    @abstractmethod
     def split(self, name: SplitName) -> "ImageSource":
         """The pictures of one split, or all if they can be read as one."""
-        ...
 
+    @abstractmethod
     def typical_side(self) -> int:
         """The shorter side of most pictures, in pixels."""
-        ...
 
+    @abstractmethod
     def shorter_sides(self, positions: Sequence[int]) -> list[int]:
         """The shorter side of a few pictures in pixels; 0 where it cannot be told."""
-        ...
 
+    @abstractmethod
     def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
         """Pixels uint8 [n, H, W, 3] of each portion, in order, and why some are empty.
 
         Files come as side x side, from so many `workers` (None: one per core; 0: decoded by this process).
         """
-        ...
 
+    @abstractmethod
     def examined(self, workers: int | None = None) -> Generator[Result]:
         """A record (IMAGE_RECORD) of every picture, in order, some at a time, and why some have none."""
-        ...
 
+    @abstractmethod
     def bytes_to_pack(self, side: int) -> int:
         """What packing them will take on disk; 0 if they are packed already, or never."""
-        ...
 
+    @abstractmethod
     def open(self, plan: DataPlan, display: Display) -> ImageDataset:
         """As a data set to train on."""
-        ...
 
+    @abstractmethod
     def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
         """As a data set for a few trial steps: made-up pictures stand in for those that would be packed."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedSource(ABC):
-    """Pictures that are files, or the content of files. The order: training with a label, without one, test."""
+class EncodedSource(ImageSource):
+    """Pictures that are files, or the content of files."""
 
+    origin: str
     root: str
     names: Sequence[str]
     labels: NDArray[np.int64]
@@ -190,32 +145,20 @@ class EncodedSource(ABC):
     title: str = ""
     num_others: int = 0
     unlisted: tuple[tuple[str, str], ...] = ()
-    size_mtime: NDArray[np.int64] | None = None  # -1 where there is no file
-    in_memory: ClassVar[bool] = False
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    size_mtime: NDArray[np.int64] | None = None
+    in_memory = False
 
     @abstractmethod
     def __getitem__(self, index: int) -> str | bytes:
         """The picture's file, or its content."""
 
     @property
-    @abstractmethod
-    def origin(self) -> str:
-        """What they come from."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Changes when a picture, or the choice of them, does."""
-
-    @property
     def num_labelled(self) -> int:
-        """How many training pictures have a label."""
+        """How many training pictures have a label; once arranged, they are the first."""
         return int((self.labels[: self.num_train] >= 0).sum())
 
     def select(self, chosen: Positions) -> Self:
-        """Some of the pictures, by ascending positions."""
+        """Some of the pictures."""
         return replace(
             self,
             names=[self.names[int(i)] for i in chosen],
@@ -223,6 +166,28 @@ class EncodedSource(ABC):
             num_train=int((chosen < self.num_train).sum()),
             size_mtime=None if self.size_mtime is None else self.size_mtime[chosen],
         )
+
+    def arranged(self) -> Self:
+        """In the order of training: with a label, without one, test; of which a tenth is held out if there is none."""
+        is_test, labels, notes = np.arange(len(self)) >= self.num_train, self.labels, list(self.notes)
+        if not self.num_train:
+            raise BadInput(f"there are no pictures to learn from in {self.root!r}")
+        kept = ~is_test
+        if self.class_names and not (labels[is_test] >= 0).any():
+            if is_test.any():
+                notes.append(f"the {int(is_test.sum()):,} test pictures have no labels: they are left out")
+            held_out = hold_out(np.where(is_test, -1, labels))
+            notes.append(
+                f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"
+            )
+            is_test = np.isin(np.arange(len(self)), held_out)
+        else:
+            kept |= labels >= 0
+            if left_out := int((~kept).sum()):
+                notes.append(f"{left_out:,} test pictures without a known class are left out")
+        order = np.argsort(np.where(is_test, 2, np.where(labels >= 0, 0, 1)), kind="stable")
+        chosen = order[kept[order]]
+        return replace(self.select(chosen), num_train=int((~is_test[chosen]).sum()), notes=tuple(notes))
 
     def limit(self, num: int | None) -> Self:
         """With a random `num` of the training pictures: the first ones would be of one class."""

@@ -14,7 +14,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import downloads
 from msvq.data.sources.arrays import ArrayImages
 from msvq.data.sources.download import Archive, fetch, unpack
-from msvq.data.sources.folders import TRAIN_NAMES, FileImages, list_folder, order_splits, walk
+from msvq.data.sources.folders import TRAIN_NAMES, FileImages, list_folder, walk
 from msvq.data.store import ImageSplit, Triple
 
 
@@ -311,15 +311,17 @@ def list_tiny_imagenet(path: Path) -> FileImages:
     val_ids = [wnid_of.get(name.split(os.sep)[-1], name.split(os.sep)[0]) for name in val.names]
     labels = [label_of[name.split(os.sep)[0]] for name in train.names] + [label_of.get(wnid, -1) for wnid in val_ids]
     names = [f"train{os.sep}{name}" for name in train.names] + [f"val{os.sep}{name}" for name in val.names]
-    listing = order_splits(
-        str(path),
-        names,
-        np.array(train.size_mtime + val.size_mtime, np.int64),
-        np.array(labels, np.int64),
+    return FileImages(
+        origin=str(path),
+        root=str(path),
+        names=names,
+        size_mtime=np.array(train.size_mtime + val.size_mtime, np.int64),
+        labels=np.array(labels, np.int64),
         num_train=len(train.names),
         class_names=_tiny_names(path, ids),
-    )
-    return replace(listing, num_others=train.num_others + val.num_others, unlisted=(*train.unlisted, *val.unlisted))
+        num_others=train.num_others + val.num_others,
+        unlisted=(*train.unlisted, *val.unlisted),
+    ).arranged()
 
 
 def _tiny_names(path: Path, ids: list[str]) -> tuple[str, ...]:

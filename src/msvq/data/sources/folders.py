@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run
 from msvq.data.decode import EXTENSIONS
-from msvq.data.sources.base import TEST_NAMES, EncodedSource, hold_out
+from msvq.data.sources.base import TEST_NAMES, EncodedSource
 
 TRAIN_NAMES = ("train", "training")
 MORE_NAMES = ("unlabeled", "unlabelled", "extra")  # beside train/: more pictures to learn from
@@ -25,15 +25,9 @@ class FileImages(EncodedSource):
 
     names: list[str]
     size_mtime: NDArray[np.int64]
-    listed_in: str = ""  # the file that lists them, if one does
 
     def __getitem__(self, index: int) -> str:
         return os.path.join(self.root, self.names[index])
-
-    @property
-    def origin(self) -> str:
-        """The folder or list."""
-        return self.listed_in or self.root
 
     def fingerprint(self) -> str:
         """Changes when a file is added, removed, renamed, resized or written to."""
@@ -52,11 +46,6 @@ class WalkedFiles:
     num_others: int = 0
     num_runs: int = 0  # directories that are runs of ours, which are not looked into
     unlisted: list[tuple[str, str]] = field(default_factory=list)
-
-    def select(self, chosen: Sequence[int]) -> tuple[list[str], NDArray[np.int64]]:
-        """Names, and sizes and times, of the chosen."""
-        size_mtime = np.array(self.size_mtime, np.int64).reshape(-1, 2)
-        return [self.names[i] for i in chosen], size_mtime[np.asarray(chosen, np.int64)]
 
 
 def walk(root: Path) -> WalkedFiles:
@@ -126,24 +115,30 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
     parts = [name.split(os.sep) for name in found.names]
     tops = {p[0].lower(): p[0] for p in parts if len(p) > 1}
     train_top = _train_folder(parts, tops)
-    notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
+    level = 0 if train_top is None else 1
     judged = parts if train_top is None else [p for p in parts if p[0] == train_top and len(p) > 1]
-    kinds = (_classes(judged, start=0 if train_top is None else 1) if use_labels else None) or {}
+    kinds = (_classes(judged, start=level) if use_labels else None) or {}
+
+    def label(path: Sequence[str]) -> int:
+        # What lies in unlabeled/ is learned from without a class, even if it has folders.
+        trusted = keep_all or train_top is None or path[0] == train_top or path[0].lower() in TEST_NAMES
+        return kinds.get(path[level], -1) if len(path) > level + 1 and trusted else -1
+
+    files = FileImages(
+        origin=str(root),
+        root=str(root),
+        names=found.names,
+        size_mtime=np.array(found.size_mtime, np.int64),
+        labels=np.array([label(path) for path in parts], np.int64),
+        num_train=len(parts),
+        class_names=tuple(kinds),
+        num_others=found.num_others,
+        unlisted=tuple(found.unlisted),
+    )
     if keep_all:
-        level = 0 if train_top is None else 1
-        labels = np.array([kinds.get(p[level], -1) if len(p) > level + 1 else -1 for p in parts], np.int64)
-        names, size_mtime = found.select(range(len(parts)))
-        listing = FileImages(
-            root=str(root),
-            names=names,
-            size_mtime=size_mtime,
-            labels=labels,
-            num_train=len(names),
-            class_names=tuple(kinds),
-        )
-    elif train_top is None:
-        listing = _label_and_order(root, found, parts, range(len(parts)), [], kinds, notes)
-    else:
+        return files
+    notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
+    if train_top is not None:
         test_top = _test_folder(parts, tops, kinds)
         wanted = {train_top, *(tops[name] for name in MORE_NAMES if name in tops)}
         train = [i for i, p in enumerate(parts) if p[0] in wanted and len(p) > 1]
@@ -151,11 +146,12 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
         if left_out := len(parts) - len(train) - len(test):
             places = f"{train_top}/" + (f" and {test_top}/" if test_top else "")
             notes.append(f"{left_out:,} pictures beside {places} are left out")
-        listing = _label_and_order(root, found, parts, train, test, kinds, notes, top=train_top)
-    notes = list(listing.notes)
-    if listing.class_names and not keep_all:
-        notes.append(f"{len(listing.class_names)} classes, by folder; --set data.labels=none leaves them out")
-    return replace(listing, notes=tuple(notes), num_others=found.num_others, unlisted=tuple(found.unlisted))
+        files = replace(files.select(np.array(train + test)), num_train=len(train))
+    files = replace(files, notes=tuple(notes)).arranged()
+    if not kinds:
+        return files
+    told = f"{len(kinds)} classes, by folder; --set data.labels=none leaves them out"
+    return replace(files, notes=(*files.notes, told))
 
 
 def _train_folder(parts: Sequence[Sequence[str]], tops: dict[str, str]) -> str | None:
@@ -186,70 +182,3 @@ def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | 
     flat = len({tuple(p[start + 1 : -1]) for p in inside}) == 1
     enough = len(names) >= 2 and len(inside) >= 2 * len(names) and len(inside) >= 0.9 * len(parts)
     return {name: label for label, name in enumerate(names)} if flat and enough else None
-
-
-def _label_and_order(
-    root: Path,
-    found: WalkedFiles,
-    parts: Sequence[Sequence[str]],
-    train: Iterable[int],
-    test: Iterable[int],
-    kinds: dict[str, int],
-    notes: Sequence[str],
-    *,
-    top: str | None = None,
-) -> FileImages:
-    level = 0 if top is None else 1
-    # What lies in unlabeled/ has no class, even if it has folders.
-    trusted = [top is None or p[0] == top or p[0].lower() in TEST_NAMES for p in parts]
-
-    def label(index: int) -> int:
-        path = parts[index]
-        return kinds.get(path[level], -1) if len(path) > level + 1 and trusted[index] else -1
-
-    chosen = [*train, *(test := list(test))]
-    names, size_mtime = found.select(chosen)
-    labels = np.array([label(index) for index in chosen], np.int64)
-    return order_splits(
-        str(root), names, size_mtime, labels, num_train=len(chosen) - len(test), class_names=tuple(kinds), notes=notes
-    )
-
-
-def order_splits(
-    root: str,
-    names: Sequence[str],
-    size_mtime: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    *,
-    num_train: int,
-    class_names: tuple[str, ...],
-    notes: Sequence[str] = (),
-) -> FileImages:
-    """Files in the order of a source, with a seeded tenth held out where labels have no test split."""
-    is_test = np.arange(len(names)) >= num_train
-    notes = list(notes)
-    if not num_train:
-        raise BadInput(f"there are no pictures to learn from in {root!r}")
-    if class_names and not (labels[is_test] >= 0).any():
-        if is_test.any():
-            notes.append(f"the {int(is_test.sum()):,} test pictures have no labels: they are left out")
-        held_out = hold_out(np.where(is_test, -1, labels))
-        notes.append(f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by")
-        kept = ~is_test
-        is_test = np.zeros_like(is_test)
-        is_test[held_out] = True
-    else:
-        kept = ~is_test | (labels >= 0)
-        if left_out := int((~kept).sum()):
-            notes.append(f"{left_out:,} test pictures without a known class are left out")
-    order = np.argsort(np.where(is_test, 2, np.where(labels >= 0, 0, 1))[kept], kind="stable")
-    chosen = np.flatnonzero(kept)[order]
-    return FileImages(
-        root=root,
-        names=[names[i] for i in chosen],
-        size_mtime=size_mtime[chosen],
-        labels=labels[chosen],
-        num_train=int((~is_test[chosen]).sum()),
-        class_names=class_names,
-        notes=tuple(notes),
-    )

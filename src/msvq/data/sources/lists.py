@@ -10,7 +10,7 @@ import numpy as np
 
 from msvq.core.errors import BadInput
 from msvq.data.sources.base import TEST_NAMES
-from msvq.data.sources.folders import FileImages, order_splits
+from msvq.data.sources.folders import FileImages
 
 LISTS = (".txt", ".csv", ".tsv")
 
@@ -37,27 +37,19 @@ def list_file(path: Path, *, use_labels: bool = True, keep_all: bool = False) ->
     words = sorted({row[1] for row in rows if row[1] not in ("", "-1")}, key=_rank)
     kinds = {word: label for label, word in enumerate(words)} if use_labels and len(words) > 1 else {}
     labels = np.array([kinds.get(row[1], -1) for row in rows], np.int64)
-    if keep_all:
-        return FileImages(
-            root=root,
-            names=names,
-            size_mtime=size_mtime,
-            labels=labels,
-            num_train=len(names),
-            class_names=tuple(kinds),
-            listed_in=str(path),
-        )
-    is_test = np.array([row[2] in TEST_NAMES for row in rows])
-    order = np.argsort(is_test, kind="stable")
-    listing = order_splits(
-        root,
-        [names[i] for i in order],
-        size_mtime[order],
-        labels[order],
-        num_train=int((~is_test).sum()),
+    files = FileImages(
+        origin=str(path),
+        root=root,
+        names=names,
+        size_mtime=size_mtime,
+        labels=labels,
+        num_train=len(names),
         class_names=tuple(kinds),
     )
-    return replace(listing, listed_in=str(path))
+    if keep_all:
+        return files
+    is_test = np.array([row[2] in TEST_NAMES for row in rows])
+    return replace(files.select(np.argsort(is_test, kind="stable")), num_train=int((~is_test).sum())).arranged()
 
 
 def _rank(word: str) -> tuple[bool, str, str]:
