@@ -11,13 +11,13 @@ from pydantic import Field, ValidationError
 from msvq.analyze.monitor import AnalyzeSettings
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import RECIPE_OF, DataSettings
-from msvq.errors import BadInput, unknown
+from msvq.errors import BadInput, tell, unknown
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 from msvq.own_code import is_code, not_allowed
-from msvq.settings import Section, explain, known_keys
+from msvq.settings import Section, explain, known_keys, load_yaml
 from msvq.train.settings import TrainSettings
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
@@ -86,7 +86,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     else:
         raise unknown("recipe", str(recipe), recipe_names())
     try:
-        values = yaml.safe_load(text)
+        values = load_yaml(text)
     except RecursionError:
         raise BadInput(f"recipe {str(recipe)!r} is nested too deeply to be one") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: what looks like a date and is none, for one
@@ -163,11 +163,11 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """`key.path=value`, the value as YAML reads it."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
-        raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {text!r}")
+        raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {tell(text)}")
     try:
-        return path.strip(), yaml.safe_load(value)
+        return path.strip(), load_yaml(value)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise BadInput(f"--set {path.strip()}: {value!r} is not a value") from None
+        raise BadInput(f"--set {path.strip()}: {tell(value)} is not a value") from None
 
 
 def assign(values: dict[str, Any], path: str, value: Any, *, whole: bool = False) -> None:
@@ -190,7 +190,7 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
     for key, options in defaults.items():
         if options is not None and not isinstance(options, dict):
-            raise BadInput(f"method_defaults.{key} is a block of keys, not {options!r}")
+            raise BadInput(f"method_defaults.{key} is a block of keys, not {tell(options)}")
         if key not in METHODS and not is_external(str(key)):
             raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")

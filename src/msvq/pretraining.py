@@ -272,7 +272,8 @@ def train(
     if knn is not None:
         knn.on_best = trainer.save_best
     if saved is not None:
-        trainer.load(saved.state)
+        with agreeing():
+            trainer.load(saved.state)
         if trainer.step < trainer.total_steps:
             withdraw(out)
         if saved.state["record"] != trainer.record:  # what was changed lasts from here on, whatever happens next

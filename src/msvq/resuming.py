@@ -120,6 +120,7 @@ def go_on(saved: Saved, settings: Settings, data: DataSet, method: nn.Module) ->
     if environment.is_file():
         try:
             known = dict(json.loads(environment.read_text(encoding="utf-8")))
+            resumed = list(known.get("resumed", []))
         except (ValueError, TypeError, RecursionError):
             raise BadInput(f"{environment} is damaged; restore it, or remove it to go on without") from None
         before = known.get("processes", 1)
@@ -127,6 +128,6 @@ def go_on(saved: Saved, settings: Settings, data: DataSet, method: nn.Module) ->
             changed["processes"] = [before, num_processes()]
             known["processes"] = num_processes()
         if changed:
-            known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
+            known["resumed"] = [*resumed, {"step": saved.state["step"], "changed": changed}]
             write_text(environment, json.dumps(known, indent=2) + "\n")
     write_text(saved.path / "config.yaml", settings.to_yaml())

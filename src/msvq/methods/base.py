@@ -6,11 +6,11 @@ from math import inf
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, cast, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ValidationError, create_model
 from torch import Tensor, nn
 
 from msvq.errors import BadInput
-from msvq.settings import explain
+from msvq.settings import Section, explain
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 Temperature = Annotated[float, Gt(0), Lt(inf)]
@@ -86,7 +86,7 @@ class Method(nn.Module):
         `where` is how a mistake names the block.
         """
         keywords: dict[str, Any] = cls.hyperparameters()
-        schema = create_model(cls.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **keywords)
+        schema = create_model(cls.__name__, __base__=Section, **keywords)
         try:
             checked: dict[str, Any] = schema.model_validate(options).model_dump(mode="json")
         except ValidationError as error:

@@ -15,12 +15,12 @@ from msvq.errors import BadInput
 from msvq.launch import is_first
 from msvq.methods.base import Batch, Loss, Method, Sight
 from msvq.ranks import average, gather, largest, own_rows, world_size
-from msvq.train.checkpoint import Cadence, save_best, save_checkpoint
+from msvq.train.checkpoint import Cadence, save_best, save_checkpoint, whole_state
 from msvq.train.compilation import compile_networks, compiles
 from msvq.train.distributed import adding_up, said_once, settle, spread_out, wait_for_first, whole_sights
 from msvq.train.limits import check_fit, enough_memory, wait
 from msvq.train.listeners import Listeners
-from msvq.train.optim import make_optimiser, warmup_cosine
+from msvq.train.optim import load_optimiser, make_optimiser, warmup_cosine
 from msvq.train.precision import autocast, loss_scaler
 from msvq.train.progress import TrainingDisplay
 from msvq.train.randomness import repeatable
@@ -253,9 +253,9 @@ class Trainer:
             self._log("eval", {"step": self.step, "epoch": epoch, **values})
         self.method.train()
 
-    def save(self) -> None:
-        """Write a checkpoint with everything in it."""
-        state = {
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run goes on from."""
+        return {
             "step": self.step,
             "encoder": self._encoder_prefix(),
             "total_steps": self.total_steps,
@@ -267,6 +267,10 @@ class Trainer:
             "generator": self.generator.get_state(),
             "monitors": {type(monitor).__name__: monitor.state_dict() for monitor in self.monitors},
         }
+
+    def save(self) -> None:
+        """Write a checkpoint with everything in it."""
+        state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
         if is_first():
             save_checkpoint(self.checkpoints, state)
@@ -288,13 +292,14 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
-        self.step, self.resumed = state["step"], True
-        self.epoch_loss, self.epoch_steps = state["epoch_loss"]
-        self.method.load_state_dict(state["method"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        if state.get("scaler"):
-            self.scaler.load_state_dict(state["scaler"])
-        self.generator.set_state(state["generator"])
-        for monitor in self.monitors:
-            monitor.load_state_dict(state["monitors"][type(monitor).__name__])
+        with whole_state(self.checkpoints, self.state_dict(), state):
+            self.step, self.resumed = state["step"], True
+            self.epoch_loss, self.epoch_steps = state["epoch_loss"]
+            self.method.load_state_dict(state["method"])
+            load_optimiser(self.optimiser, state["optimiser"])
+            if state.get("scaler"):
+                self.scaler.load_state_dict(state["scaler"])
+            self.generator.set_state(state["generator"])
+            for monitor in self.monitors:
+                monitor.load_state_dict(state["monitors"][type(monitor).__name__])
         self.log.rewind(self.step)
