@@ -12,21 +12,8 @@ from msvq.errors import BadInput
 Outcome = Literal["refused", "same", "mended"]
 PLACES = 200
 # What may stand where something else belongs: of another type, broken, or out of all bounds.
-WRONG: tuple[Any, ...] = (
-    "text",
-    "",
-    None,
-    True,
-    -1,
-    10**100,
-    1e308,
-    float("nan"),
-    float("inf"),
-    [],
-    ["x"] * 3,
-    {},
-    {"x": 1},
-)
+NUMBERS = (True, -1, 10**100, 1e308, float("nan"), float("inf"))
+WRONG: tuple[Any, ...] = ("text", "", None, *NUMBERS, [], ["x"] * 3, {}, {"x": 1})
 
 
 def damages(content: bytes, num: int = PLACES, seed: int = 0) -> Iterator[tuple[str, bytes]]:

@@ -16,7 +16,7 @@ from msvq.errors import BadInput
 from msvq.files import write_text
 from msvq.launch import is_first, num_processes
 from msvq.run_files import is_run
-from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint
+from msvq.train.checkpoint import LAST, PREVIOUS, load_checkpoint, whole_state
 
 
 class Saved(NamedTuple):
@@ -66,9 +66,11 @@ def open_saved(out: Path, display: Display) -> Saved:
         raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
     written = read_config(out / "config.yaml")
     state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
+    with whole_state(out / "checkpoints", {"total_steps": 0, "record": {"settings": {}}, "method": {}}, state):
+        begun = state["record"]["settings"]
     try:
-        settings = Settings.model_validate(state["record"]["settings"])
-    except (ValidationError, KeyError, TypeError):
+        settings = Settings.model_validate(begun)
+    except ValidationError:
         raise BadInput(
             f"the checkpoints in {str(out)!r} are of another version of msvq; continue with that one, or start anew"
         ) from None

@@ -10,6 +10,7 @@ from msvq.errors import BadInput, shorten, tell, unknown
 
 TOO_LARGE = 2**63  # for any number: none of them is kept in more bits
 MAX_VALUES = 100_000  # in a file of settings, each alias counted as what it stands for
+MAX_DIGITS = 1000  # of a number: Python does not write much longer ones, but reads them in hexadecimal
 
 
 class Section(BaseModel):
@@ -72,6 +73,8 @@ def load_yaml(text: str) -> Any:
 
 def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
     """How many values a node stands for; one that is inside itself stands for more than any number."""
+    if node.tag.endswith(":int") and len(node.value) > MAX_DIGITS:
+        return MAX_VALUES + 1
     if id(node) not in known:
         known[id(node)] = MAX_VALUES + 1  # until it is known
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()

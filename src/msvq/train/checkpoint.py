@@ -23,7 +23,6 @@ COMMENT = re.compile(rb"msvq crc32 ([0-9a-f]{8})")
 COMMENT_LENGTH = len(b"msvq crc32 01234567")
 PIECE = 2**22
 LARGEST = 2**53  # of the numbers in a checkpoint that are no weights: counts, sums, rates
-RESUMED = {"total_steps": 0, "record": {"settings": {}}, "method": {}}  # what is looked at before the state is loaded
 _MISSING = object()
 
 
@@ -182,12 +181,12 @@ def sweep(directory: Path) -> None:
 @contextmanager
 def whole_state(directory: Path, own: dict[str, Any], found: dict[str, Any]) -> Iterator[None]:
     """For loading what was `found` in a checkpoint where a new run has its `own`: whatever is wrong with it is told."""
-    where = misbuilt({**own, "record": {}, "scaler": own["scaler"] if found.get("scaler") else {}}, found)
+    where = misbuilt(own, found)
     try:
         if where is not None:
             raise ValueError(where)
         yield
-    except torch.OutOfMemoryError:
+    except (BadInput, torch.OutOfMemoryError):
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise BadInput(
@@ -204,7 +203,7 @@ def load_checkpoint(directory: Path, report: Callable[[str], None] = lambda sent
         if not path.exists():
             continue
         state = read_checkpoint(path)
-        if state is not None and misbuilt(RESUMED, state) is None and state["step"] <= state["total_steps"]:
+        if state is not None:
             if damaged:
                 report(f"{damaged[0]} is damaged; the run goes on from {name}, {state['step']:,} steps in")
             return state

@@ -292,8 +292,11 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
-        with whole_state(self.checkpoints, self.state_dict(), state):
+        own = self.state_dict() | {"record": {}} | ({} if state.get("scaler") else {"scaler": {}})
+        with whole_state(self.checkpoints, own, state):
             self.step, self.resumed = state["step"], True
+            if self.step > self.total_steps:
+                raise ValueError(f"step {self.step} of {self.total_steps}")
             self.epoch_loss, self.epoch_steps = state["epoch_loss"]
             self.method.load_state_dict(state["method"])
             load_optimiser(self.optimiser, state["optimiser"])
