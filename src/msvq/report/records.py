@@ -202,7 +202,7 @@ def read_record(run: Path) -> Record:
         title=printable(run.resolve().name),
         settings=_read(run / "config.yaml", _Settings),
         environment=_read(run / "environment.json"),
-        metrics=read_metrics(run / "metrics.jsonl"),
+        metrics=[line for line in read_metrics(run / "metrics.jsonl") if "epoch" in line],
         results=results,
         demo=_read(run / "eval" / "demo.json", dict[str, _Real]),
         analysis=_read(run / "eval" / "analysis.json", _Analysis),

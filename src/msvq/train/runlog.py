@@ -60,7 +60,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             line = json.loads(text.decode())
         except (ValueError, RecursionError):
             continue
-        if isinstance(line, dict) and all(_is_count(line.get(key)) for key in ("step", "epoch")):
+        if isinstance(line, dict) and _is_count(line.get("step")) and _is_count(line.get("epoch", 0)):
             lines.append(line)
     return lines
 
