@@ -10,8 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from msvq.config.settings import Settings
-from msvq.core.errors import BadInput, unknown
-from msvq.core.schema import assign, explain, known_keys, parse_assignment
+from msvq.core.errors import BadInput, tell, unknown
+from msvq.core.schema import assign, explain, known_keys, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF
 from msvq.methods import METHODS
@@ -74,7 +74,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     else:
         raise unknown("recipe", str(recipe), recipe_names())
     try:
-        values = yaml.safe_load(text)
+        values = load_yaml(text)
     except RecursionError:
         raise BadInput(f"recipe {str(recipe)!r} is nested too deeply to be one") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: what looks like a date and is none, for one
@@ -155,7 +155,7 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
     for key, options in defaults.items():
         if options is not None and not isinstance(options, dict):
-            raise BadInput(f"method_defaults.{key} is a block of keys, not {options!r}")
+            raise BadInput(f"method_defaults.{key} is a block of keys, not {tell(options)}")
         if key not in METHODS and not is_external(str(key)):
             raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")

@@ -240,7 +240,8 @@ def make_trainer(
 
 def go_on(trainer: Trainer, saved: Saved) -> None:
     """Put the trainer where the run stands."""
-    trainer.load(saved.state)
+    with errors_on_all_ranks():
+        trainer.load(saved.state)
     if trainer.step < trainer.total_steps:
         invalidate_results(saved.path)
     if saved.state["record"] != trainer.record:  # what was changed lasts from here on, whatever happens next
