@@ -18,6 +18,8 @@ What is tried elsewhere, file by file:
   archives with another checksum          tests/data/test_official_sets.py
   markup in names, in the page            tests/report/test_page.py, test_browser.py
   odd bytes in names, to the report       tests/test_own_pictures.py
+  modules and settings of libraries in
+  the current folder                      tests/test_current_folder.py, tests/train/test_loggers.py
 """
 
 import csv

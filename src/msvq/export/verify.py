@@ -1,7 +1,6 @@
 """An exported folder, loaded back by its own library in a fresh process and compared with the original."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from msvq.data.decode import decode
 from msvq.errors import BadInput
 from msvq.export import check
 from msvq.export.subject import Subject
+from msvq.launch import child_environment
 
 TOLERANCE = 1e-4  # of the largest absolute difference of any feature
 SHARE = 0.01  # of the largest feature, if that is less: features near zero would hide any mistake
@@ -114,9 +114,9 @@ def _ask(folder: Path, question: Arrays, files: dict[str, Path], place: Path) ->
     asked, answer = place / "question.npz", place / "answer.npz"
     np.savez(asked, **question)  # type: ignore[arg-type]
     command = [sys.executable, str(check.__file__), *map(str, (folder, asked, answer, *files.values()))]
-    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = child_environment(PYTHONDONTWRITEBYTECODE="1")
     try:
-        done = subprocess.run(command, env=quiet, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise BadInput(f"the export was not loaded back within {PATIENCE} s; nothing was written") from None
     if done.returncode:

@@ -18,6 +18,7 @@ from msvq.data.workers import available_cores
 from msvq.directory import LOCK, is_temporary, locked
 from msvq.errors import BadInput
 from msvq.files import write_text
+from msvq.launch import child_environment
 from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
 from msvq.train.signals import Interrupted, Interruptions
@@ -139,15 +140,14 @@ class Pool:
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
         threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
-        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
         with (self.log / "errors.log").open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
         worker = Worker(process)
