@@ -19,6 +19,8 @@ What is tried elsewhere, file by file:
   archives with another checksum          tests/data/test_official_sets.py
   markup in names, in the page            tests/report/test_page.py, test_browser.py
   odd bytes in names, to the report       tests/test_own_pictures.py
+  modules and settings of libraries in
+  the current folder                      tests/test_current_folder.py, tests/train/test_loggers.py
 """
 
 import csv
@@ -421,7 +423,8 @@ def test_a_list_may_name_any_file_but_shows_none_that_is_no_picture(
 # The network.
 
 GUARD = """
-import os, socket
+import socket
+open({begun!r}, "w")
 def refuse(self, *arguments, **options):
     open({mark!r}, "a").write("a socket\\n")
     raise OSError("no network in this test")
@@ -433,8 +436,9 @@ def test_no_command_opens_a_connection_by_itself(
     tmp_path: Path, mark: Path, msvq_says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "guard").mkdir()
-    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD.format(mark=str(mark)))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "guard"))  # for the processes that decode
+    begun = tmp_path / "begun"
+    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD.format(mark=str(mark), begun=str(begun)))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "guard"), *sys.path])  # for the processes that decode
     monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
 
     def refuse(*_: object, **__: object) -> None:
@@ -462,4 +466,4 @@ def test_no_command_opens_a_connection_by_itself(
     assert Run(out).embed_source(tmp_path / "set").features.shape == (80, 16)
     code, _, err = msvq_says("pretrain", "--data", "cifar10", "--out", tmp_path / "no")
     assert code == 2 and "--download fetches it" in err
-    assert not mark.exists()
+    assert begun.exists() and not mark.exists()
