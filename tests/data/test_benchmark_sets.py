@@ -136,7 +136,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_download_unpacks_and_reads(served: Path, tmp_path: Path, name: str, counts: tuple[int, int, int]) -> None:
     root = tmp_path / "data"
     data = open_dataset(DataSettings(source=name, root=root), download=True)
-    assert (len(data.train), len(data.bank), len(data.test)) == counts
+    assert (len(data.train), len(data.labelled), len(data.test)) == counts
     facts = BENCHMARKS[name]
     assert (data.mean, data.size, data.test_size) == (facts.mean, facts.size, facts.test_size)
     (served / facts.archive.name).unlink()
@@ -226,7 +226,7 @@ def test_stl10_as_folders_learns_from_its_unlabelled_pictures_too(class_folders:
     for i in range(5):
         (class_folders / "unlabeled" / f"{i}.png").write_bytes(picture(96, kind="PNG"))
     data = open_dataset(DataSettings(source="stl10", root=class_folders))
-    assert (len(data.train), len(data.bank), len(data.test)) == (29, 24, 8)
+    assert (len(data.train), len(data.labelled), len(data.test)) == (29, 24, 8)
     assert data.train.labels.tolist() == [0] * 12 + [1] * 12 + [-1] * 5
     assert data.train.images.shape[1:] == (96, 96, 3)
 

@@ -90,7 +90,7 @@ def test_it_becomes_a_data_set(images: Path) -> None:
     assert isinstance(data.test.images, np.ndarray)
     assert np.array_equal(data.test.images, np.stack(expected))
     assert data.test.labels.tolist() == [0] * 5 + [1] * 5
-    assert len(data.train) == len(data.bank) == 10
+    assert len(data.train) == len(data.labelled) == 10
     assert data.train.names is not None and data.train.names[3] == "train 3"
 
 

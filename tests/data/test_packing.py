@@ -29,10 +29,11 @@ from msvq.data import packing
 from msvq.data.decode import check_skipped, decode
 from msvq.data.packing import Pack, open_pack
 from msvq.data.sources import DataSettings, open_dataset
+from msvq.data.sources.base import EncodedSource
 from msvq.data.sources.folders import list_folder
 from msvq.data.sources.lists import list_file
 from msvq.data.store import Names
-from msvq.data.workers import EncodedImages, Result, Task, Workers, perform
+from msvq.data.workers import Result, Task, Workers, perform
 
 Fill = Callable[..., None]
 SIDE = 16
@@ -78,7 +79,7 @@ def folder(tmp_path: Path, home: Path, fill: Fill) -> Path:
     return root
 
 
-def pack_of(items: EncodedImages | Path, *, side: int = SIDE, pixels: bool = True, max_skipped: float = 0.1) -> Pack:
+def pack_of(items: EncodedSource | Path, *, side: int = SIDE, pixels: bool = True, max_skipped: float = 0.1) -> Pack:
     items = list_folder(items) if isinstance(items, Path) else items
     return open_pack(items, side=side, pixels=pixels, max_skipped=max_skipped, num_workers=2, display=Display())
 
@@ -580,9 +581,9 @@ def test_a_data_set_of_a_folder_has_its_splits_labels_and_names(
     (root / "test" / "b" / "4.png").write_bytes(b"")
     data = open_dataset(DataSettings(source=str(root), max_skipped=0.2))
     assert data.train.labels.tolist() == [0] * 4 + [1] * 5 + [-1]
-    assert data.bank.labels.tolist() == [0] * 4 + [1] * 5
+    assert data.labelled.labels.tolist() == [0] * 4 + [1] * 5
     assert data.test.labels.tolist() == [0] * 5 + [1] * 4
-    for split in (data.train, data.bank, data.test):
+    for split in (data.train, data.labelled, data.test):
         assert split.names is not None
         assert isinstance(split.images, np.ndarray)
         expected = [decode(str(root / name), 32) for name in split.names]

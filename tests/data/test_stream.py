@@ -58,7 +58,7 @@ def test_a_stream_gives_what_the_store_gives(folder: Path) -> None:
         assert images.dtype == np.uint8 and images.flags.writeable
     for one, other in (
         (stored.train, streamed.train),
-        (stored.bank, streamed.bank),
+        (stored.labelled, streamed.labelled),
         (stored.test, streamed.test),
         (stored.train.slice(10, 90).slice(0, 45), streamed.train.slice(10, 90).slice(0, 45)),
     ):

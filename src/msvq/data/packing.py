@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -28,7 +28,10 @@ from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, packs, write_atomically, write_text
 from msvq.data.decode import GONE, PASSING, check_skipped
 from msvq.data.store import Names
-from msvq.data.workers import HASH_BYTES, EncodedImages, Task, Workers, chunked
+from msvq.data.workers import HASH_BYTES, Task, Workers, chunked
+
+if TYPE_CHECKING:
+    from msvq.data.sources.base import EncodedSource
 
 KEPT = 3  # packs of one folder at one size; the oldest goes when another is made
 PORTION_BYTES = 256_000_000  # of pixels that a worker holds at a time
@@ -48,13 +51,13 @@ class Pack:
     digest: str  # of the content of their files
 
 
-def _address(items: EncodedImages, side: int) -> tuple[Path, str]:
+def _address(items: "EncodedSource", side: int) -> tuple[Path, str]:
     """The folder of all packs of these pictures at this size, and the name of theirs as they are now."""
     key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
     return packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}", key
 
 
-def is_packed(items: EncodedImages, side: int) -> bool:
+def is_packed(items: "EncodedSource", side: int) -> bool:
     """Whether the pictures lie in the cache already, by what it says."""
     place, key = _address(items, side)
     try:
@@ -65,7 +68,7 @@ def is_packed(items: EncodedImages, side: int) -> bool:
 
 
 def open_pack(
-    items: EncodedImages, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
+    items: "EncodedSource", *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
     place, key = _address(items, side)
@@ -94,7 +97,7 @@ def open_pack(
 
 
 def _check_in_memory(
-    items: EncodedImages, side: int, max_skipped: float, num_workers: int | None, display: Display
+    items: "EncodedSource", side: int, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """What a stream needs to know, where nothing can be written down for the next time."""
     with display.task("checking pictures", len(items)) as advance:
@@ -158,7 +161,7 @@ def _load(folder: Path, side: int, pixels: bool, display: Display, *, fresh: boo
 
 
 def _make(
-    items: EncodedImages,
+    items: "EncodedSource",
     place: Path,
     key: str,
     side: int,
@@ -217,7 +220,7 @@ def _sweep(own: Path) -> None:
 
 
 def _decode_all(
-    items: EncodedImages,
+    items: "EncodedSource",
     file: Path | None,
     side: int,
     max_skipped: float,
@@ -253,7 +256,7 @@ def _decode_all(
     return card, np.array(kept, np.int64)
 
 
-def _portion(items: EncodedImages, side: int) -> int:
+def _portion(items: "EncodedSource", side: int) -> int:
     """How many pictures a worker gets at a time: many small ones, few large ones, by their files and their pixels."""
     known = items.size_mtime
     mean = 100_000 if known is None or not len(known) else float(known[:, 0].mean())

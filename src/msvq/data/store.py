@@ -120,11 +120,11 @@ class ImageSplit:
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """What a run trains on and is judged by. Without labels, bank and test are empty."""
+    """What a run trains on and is judged by. Without labels, labelled and test are empty."""
 
     name: str
     train: ImageSplit  # for pre-training; labels are used by analysis alone
-    bank: ImageSplit  # labelled pictures that kNN compares with
+    labelled: ImageSplit  # of them or others: what kNN compares with
     test: ImageSplit
     class_names: tuple[str, ...]
     mean: Triple
@@ -144,12 +144,12 @@ class ImageDataset:
     @property
     def has_labels(self) -> bool:
         """Whether accuracy can be measured."""
-        return len(self.bank) > 0 and len(self.test) > 0
+        return len(self.labelled) > 0 and len(self.test) > 0
 
     def fingerprint(self) -> str:
         """A hash of every picture and label, to tell whether two runs saw the same data."""
         digest = hashlib.sha256((self.content or "").encode())
-        for split in (self.train, self.bank, self.test):
+        for split in (self.train, self.labelled, self.test):
             digest.update(repr(split.shape).encode())
             if self.content is None:
                 digest.update(np.ascontiguousarray(split.images).data)

@@ -4,13 +4,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
 from msvq.data.store import Batch, ImageSplit
-from msvq.data.workers import EncodedImages, Result, Workers, chunked
+from msvq.data.workers import Result, Workers, chunked
+
+if TYPE_CHECKING:
+    from msvq.data.sources.base import EncodedSource
 
 PIECE = 32  # pictures that one worker gets at a time
 
@@ -18,7 +22,7 @@ PIECE = 32  # pictures that one worker gets at a time
 class Stream:
     """The images uint8 [N, S, S, 3] of encoded pictures, the workers that decode them, and what these lost."""
 
-    def __init__(self, source: EncodedImages, *, side: int, max_lost: int, num_workers: int | None) -> None:
+    def __init__(self, source: "EncodedSource", *, side: int, max_lost: int, num_workers: int | None) -> None:
         self.source, self.side, self.max_lost = source, side, max_lost
         self.shape, self.dtype = (len(source), side, side, 3), np.dtype(np.uint8)
         self.workers = Workers(num_workers)

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,48 +25,17 @@ from PIL import Image
 from msvq.core.launch import child_environment
 from msvq.data.decode import IMAGE_RECORD, Unreadable, decode, examine, read_content
 
+if TYPE_CHECKING:
+    from msvq.data.sources.base import EncodedSource
+
 # decode: rows of pixels; pack: pixels into a file; check: read and forget; examine: rows of IMAGE_RECORD.
 Task = Literal["decode", "pack", "check", "examine"]
 Target = tuple[str, int]  # a file, and the row in it that the first picture gets
 HASH_BYTES = 20
 
 
-class EncodedImages(Protocol):
-    """Pictures that are still encoded: files, or the content of files."""
-
-    @property
-    def root(self) -> str:
-        """The folder that their names are relative to, where they are files."""
-        ...
-
-    @property
-    def origin(self) -> str:
-        """What they come from: packs of the same origin replace each other."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """What a person calls each."""
-        ...
-
-    @property
-    def size_mtime(self) -> NDArray[np.int64] | None:
-        """Size in bytes and time of the last change in ns of each file [N, 2], where they are files."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> str | bytes:
-        """The picture's file, or its content."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Changes when a picture does."""
-        ...
-
-
 def chunked(
-    images: EncodedImages, order: Sequence[int] | NDArray[np.int64], num: int = 32
+    images: "EncodedSource", order: Sequence[int] | NDArray[np.int64], num: int = 32
 ) -> Iterator[list[str | bytes]]:
     """The pictures in portions for a worker."""
     for start in range(0, len(order), num):

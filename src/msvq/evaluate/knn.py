@@ -127,7 +127,7 @@ class KnnMonitor:
         epochs: int,
         features: Callable[[nn.Module, ImageSplit], Tensor],
     ) -> None:
-        self.bank, self.test = data.bank.subsample(settings.knn_bank), data.test
+        self.bank, self.test = data.labelled.subsample(settings.knn_bank), data.test
         self.settings, self.epochs, self.features = settings, epochs, features
         self.rest, self.held = np.arange(len(self.bank)), np.arange(0)
         if settings.validation:

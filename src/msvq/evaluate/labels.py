@@ -98,10 +98,10 @@ class LabelledViews:
         even: bool = False,
     ) -> None:
         keep_freed_memory()
-        self.pictures = data.bank.select(usable_rows(data.bank.labels, rows))
+        self.pictures = data.labelled.select(usable_rows(data.labelled.labels, rows))
         self.labels = torch.from_numpy(self.pictures.labels)
         self.num_classes = max(
-            data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.bank, data.test))
+            data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.labelled, data.test))
         )
         self.augment = Augment({"plain": view}, size=size or data.size, mean=data.mean, std=data.std)
         self.side = view.side(size or data.size)

@@ -142,7 +142,7 @@ def linear_evaluation(
     seed: int = SEED,
     display: Display | None = None,
 ) -> LinearResult:
-    """Train a classifier on `rows` of `data.bank` (None: all that have a label); the encoder is left as it is.
+    """Train a classifier on `rows` of `data.labelled` (None: all that have a label); the encoder is left as it is.
 
     Every epoch sees new crops. The backbone is in eval mode throughout, so test features are computed once.
     """

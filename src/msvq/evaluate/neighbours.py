@@ -49,7 +49,7 @@ def save_neighbours(
 
     Test pictures are looked up among training pictures; without labels, training pictures among the others.
     """
-    bank = (data.bank if data.has_labels else data.train).subsample(NUM_BANK)
+    bank = (data.labelled if data.has_labels else data.train).subsample(NUM_BANK)
     source = data.test if data.has_labels else bank
     queries = choose_queries(torch.from_numpy(source.labels), max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
     asked = ImageSplit(source.take(queries.numpy()), source.labels[queries.numpy()])

@@ -44,7 +44,7 @@ def _state(name: str, spec: DatasetSpec, root: Path | None) -> tuple[Path | None
     if place is None:
         part = (downloads() if root is None else root) / f"{spec.archive.name}.part"
         begun = f"{part.stat().st_size / 1e6:,.0f} MB of it downloaded" if part.is_file() else "not there"
-        return None, f"{begun}; --download fetches {(spec.archive.num_bytes or 0) / 1e6:,.0f} MB"
+        return None, f"{begun}; --download fetches {spec.archive.num_bytes / 1e6:,.0f} MB"
     if place.form == "archive":
         return place.path, "archive, extracted when first used"
     if place.form == "files" and name in _FILES:

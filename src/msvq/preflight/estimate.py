@@ -208,15 +208,15 @@ def _time_evaluation(trial: Rehearsal, scene: TrialData) -> tuple[float, float]:
     sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
     dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
     per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
-    judged = data.bank if data.has_labels else data.train
+    judged = data.labelled if data.has_labels else data.train
     last = 2 * per_picture * min(NUM_BANK, len(judged))
     if not data.has_labels:
         num = min(NUM_PICTURES, len(data.train))
         made = torch.randn(num, dim)
         return num * per_picture + _seconds(lambda: effective_rank(made), trainer.device), last
     settings = trial.settings.evaluate
-    num_bank, num_test = min(len(data.bank), settings.knn_bank or len(data.bank)), len(data.test)
-    most = len(last_bank(data.bank, settings.knn_bank))
+    num_bank, num_test = min(len(data.labelled), settings.knn_bank or len(data.labelled)), len(data.test)
+    most = len(last_bank(data.labelled, settings.knn_bank))
     num, queries = min(most, MOST_BANK), torch.randn(min(QUERIES, num_test), dim)
     bank, labels = torch.randn(num, dim), torch.arange(num) % data.num_classes
     options: dict[str, Any] = {"k": settings.knn_k, "temp": settings.knn_temp, "num_classes": data.num_classes}
@@ -233,7 +233,7 @@ def _evaluation_bytes(trial: Rehearsal, scene: TrialData) -> int:
     data, knn_bank = scene.data, trial.settings.evaluate.knn_bank
     if not data.has_labels:
         return 0
-    num, dim = len(last_bank(data.bank, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
+    num, dim = len(last_bank(data.labelled, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
     return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
 
 

@@ -1,4 +1,4 @@
-"""What a look at all pictures tells before training: what they are, which are copies, and what batch suits them."""
+"""What a look at all pictures tells before training: what they are, and which are copies."""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -54,7 +54,7 @@ def time_reference(cell: Cell, data_root: Path | None, display: Display) -> Refe
         for told in needs.notes:  # that stand-ins were timed, for one
             display.note(told)
         time = needs.time
-        bank, test, vote = len(scene.data.bank), len(scene.data.test), settings.evaluate.knn_bank
+        bank, test, vote = len(scene.data.labelled), len(scene.data.test), settings.evaluate.knn_bank
     steps, whole = time.steps_per_epoch * time.epochs, (bank + test) / (min(bank, vote or bank) + test)
     evaluation = time.evaluation / max(1, time.evaluations)
     return Reference(time.training / steps, evaluation, time.evaluations, time.checkpoints, whole)

@@ -155,7 +155,7 @@ def have_data(datasets: set[str], data_root: Path | None, *, download: bool, dis
         elif find_benchmark(name, root) is None:
             raise BadInput(
                 f"{facts.title} is not in {str(root or downloads())!r}; --download fetches it "
-                f"({(facts.archive.num_bytes or 0) / 1e6:,.0f} MB), --data-root DIR says where else it is: "
+                f"({facts.archive.num_bytes / 1e6:,.0f} MB), --data-root DIR says where else it is: "
                 f"DIR holds {facts.archive.folder}, {facts.archive.name}, or train/<class>/ and test/<class>/"
             )
 

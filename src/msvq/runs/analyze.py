@@ -63,7 +63,7 @@ def analyze(
         settings = fill_from_data(settings, dataset, target)
         wanted = resolve_precision(check_precision(precision or settings.train.precision), target)
         settings = settings.model_copy(update={"train": settings.train.model_copy(update={"precision": wanted})})
-        pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
+        pictures = dataset.labelled if METHODS[settings.method_name].needs_labels else dataset.train
         loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
         result = evaluate_finished_run(
             run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display
@@ -101,11 +101,11 @@ def evaluate_finished_run(
     suffix = "" if checkpoint == "last" else f"-{checkpoint}"
     encoder = method.encoder
     if data.has_labels:
-        voting = replace(data, bank=last_bank(data.bank, settings.evaluate.knn_bank))
+        voting = replace(data, labelled=last_bank(data.labelled, settings.evaluate.knn_bank))
         subject = EvalContext(encoder, settings.backbone, voting, loader.device, PRECISION, display)
-        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.bank)), temp=settings.evaluate.knn_temp)
+        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.labelled)), temp=settings.evaluate.knn_temp)
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
-        changes |= {"bank": len(voting.bank)} if len(voting.bank) < len(data.bank) else {}
+        changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
         with _noted("kNN", display):
             found = measure("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted

@@ -164,7 +164,7 @@ def prepare(
     `init`: weights that the backbone starts from.
     """
     notes = [*data.notes, *([] if init is None else [init.note()])]
-    pictures = data.bank if METHODS[config.method_name].needs_labels else data.train
+    pictures = data.labelled if METHODS[config.method_name].needs_labels else data.train
     if keep is not None:
         config, changes = fit_to_data(config, len(pictures), keep=keep)
         notes += changes
@@ -210,8 +210,8 @@ def make_trainer(
     monitors: list[Monitor] = [watch]
     knn: KnnMonitor | None = None
     if data.has_labels:
-        if config.evaluate.knn_k > len(data.bank):
-            display.note(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
+        if config.evaluate.knn_k > len(data.labelled):
+            display.note(f"note: kNN uses k = {len(data.labelled)}, the number of labelled pictures")
         evaluation = config.evaluate
         if METHODS[config.method_name].needs_labels:  # it has learned the labels of what would be held out
             evaluation = evaluation.model_copy(update={"validation": 0.0})

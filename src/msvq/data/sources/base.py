@@ -62,7 +62,7 @@ class DataPlan:
         name = printable((path.stem if path.is_file() else path.name) or source)
         mean, std = self.stats or measure_stats(train)
         about |= {"mean": mean, "std": std, "size": self.size, "test_size": self.test_size}
-        return ImageDataset(name=name, train=train, bank=labelled, test=test, **about)
+        return ImageDataset(name=name, train=train, labelled=labelled, test=test, **about)
 
 
 class ImageSource(ABC):

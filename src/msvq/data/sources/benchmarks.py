@@ -128,7 +128,7 @@ def read_benchmark(
         fetch(archive, folder, display)
         place = Place(unpack(archive, folder, display, verified=True), "files")
     if place is None:
-        way_out = f"--download fetches it ({(archive.num_bytes or 0) / 1e6:,.0f} MB)"
+        way_out = f"--download fetches it ({archive.num_bytes / 1e6:,.0f} MB)"
         if root is None:
             raise BadInput(
                 f"{name} is not in {str(downloads())!r}; {way_out}, --data-root DIR says where else it is: "

@@ -26,7 +26,6 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import check_no_link
 
-MAX_BYTES = 20 * 10**9  # no official archive holds more
 TIMEOUT = 30.0  # seconds without an answer
 TRIES = 5  # connections per call
 PAUSE = 1.0  # seconds before the second try, doubled before each further one
@@ -40,7 +39,7 @@ class Archive:
 
     url: str
     md5: str
-    num_bytes: int | None  # None: unknown
+    num_bytes: int
     folder: str  # the one that it extracts to
 
     @property
@@ -56,7 +55,7 @@ def fetch(archive: Archive, root: Path, display: Display) -> Path:
     path, part = root / archive.name, root / f"{archive.name}.part"
     with _alone(archive, root, display, archive.num_bytes):
         if path.is_file():
-            if archive.num_bytes in (None, path.stat().st_size) and _md5(path, display) == archive.md5:
+            if archive.num_bytes == path.stat().st_size and _md5(path, display) == archive.md5:
                 return path
             display.note(f"{path} is damaged or not the official archive: downloading it anew")
         _download(archive, part, display)
@@ -171,8 +170,7 @@ def _download(archive: Archive, part: Path, display: Display) -> None:
 def _failed(archive: Archive, part: Path, why: str) -> BadInput:
     host, so_far = urlsplit(archive.url).hostname, ""
     if arrived := part.stat().st_size if part.exists() else 0:
-        whole = f" of {_amount(archive.num_bytes)}" if archive.num_bytes else ""
-        so_far = f", which continues after the {_amount(arrived)}{whole} that have arrived"
+        so_far = f", which continues after the {_amount(arrived)} of {_amount(archive.num_bytes)} that have arrived"
     way_out = f"run the same command again{so_far}, or download {archive.url} yourself and put it into {part.parent}"
     return BadInput(f"cannot download {archive.name} from {host} ({why}); {way_out}")
 
@@ -180,19 +178,17 @@ def _failed(archive: Archive, part: Path, why: str) -> BadInput:
 def _connect(archive: Archive, part: Path, display: Display) -> None:
     """Continue `part` to its end over one connection."""
     offset = part.stat().st_size if part.exists() else 0
-    if offset and offset == archive.num_bytes:
+    if offset == archive.num_bytes:
         return
+    if offset > archive.num_bytes:
+        part.unlink()
+        offset = 0
     asked = {"Range": f"bytes={offset}-"} if offset else {}
     try:
         response = urlopen(Request(archive.url, headers={"User-Agent": "msvq", **asked}), timeout=TIMEOUT)
     except HTTPError as error:
         error.close()
-        if error.code != 416 or not offset:
-            raise _failed(archive, part, f"HTTP {error.code} {error.reason}") from None
-        if error.headers.get("Content-Range") != f"bytes */{offset}":  # else all of it is here
-            part.unlink()
-            _connect(archive, part, display)
-        return
+        raise _failed(archive, part, f"HTTP {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         raise _Broken(getattr(error, "reason", error), reached=False) from None
     with response:
@@ -204,18 +200,18 @@ def _connect(archive: Archive, part: Path, display: Display) -> None:
                 part.unlink(missing_ok=True)
                 raise _Broken("it sent another piece than the one asked for")
             total = int(piece[2])
-        if archive.num_bytes not in (None, total):
+        if total != archive.num_bytes:
             raise _failed(archive, part, f"there it has {total} bytes, not {archive.num_bytes}")
-        if total and total - offset > shutil.disk_usage(part.parent).free:
+        if total - offset > shutil.disk_usage(part.parent).free:
             raise _no_room(archive, part.parent, total - offset)
         _save(response, part, offset if response.status == 206 else 0, total, display)
 
 
-def _save(response: Any, part: Path, offset: int, total: int | None, display: Display) -> None:
-    bar = display.task(f"downloading {part.stem}", total or 0, in_bytes=True)
+def _save(response: Any, part: Path, offset: int, total: int, display: Display) -> None:
+    bar = display.task(f"downloading {part.stem}", total, in_bytes=True)
     with part.open("ab" if offset else "wb") as file, bar as advance:
         advance(offset)
-        while offset <= (total or MAX_BYTES):
+        while offset <= total:
             try:
                 block = response.read(CHUNK)
             except (OSError, HTTPException) as error:  # of the network; those of the disk are not caught here
@@ -225,7 +221,7 @@ def _save(response: Any, part: Path, offset: int, total: int | None, display: Di
             file.write(block)
             advance(len(block))
             offset += len(block)
-        if total and offset < total:
+        if offset < total:
             raise _Broken("it ended early")
         file.flush()
         os.fsync(file.fileno())
