@@ -116,10 +116,16 @@ def flow() -> str:
         words(800, 258, "config.yaml, metrics.jsonl,", anchor="middle"),
         words(800, 276, "checkpoints, encoder", anchor="middle"),
         words(305, 258, "one array of uint8", anchor="middle"),
-        box(450, 330, 440, 70, "api.py, cli/, reproduce/", INK, note="what people call, and the paper's tables from it"),
+        box(
+            450, 330, 440, 70, "api.py, cli/, reproduce/", INK, note="what people call, and the paper's tables from it"
+        ),
         arrow([(545, 330), (545, 303)], SOFT, dashed=True),
         arrow([(800, 330), (800, 303)], SOFT, dashed=True),
-        words(20, 425, "core/ is below all of it: errors, console, files, settings, processes, devices. preflight/ looks first."),
+        words(
+            20,
+            425,
+            "core/ is below all of it: errors, console, files, settings, processes, devices. preflight/ looks first.",
+        ),
     ]
     return picture(parts, 1140, 445, FLOW)
 
