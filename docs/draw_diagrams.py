@@ -132,8 +132,8 @@ def flow() -> str:
 
 def picture(parts: list[str], width: int, height: int, label: str) -> str:
     """The drawing as a file."""
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif"
- font-size="15" role="img" aria-label="{label}">
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"
+ font-family="system-ui, sans-serif" font-size="15" role="img" aria-label="{label}">
 <defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">
 <path d="M0,0 L10,5 L0,10 z" fill="{INK}"/></marker></defs>
 <rect width="{width}" height="{height}" rx="14" fill="{PAPER}"/>
