@@ -18,7 +18,7 @@ from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.sources.hub import open_hub
-from msvq.search.source import open_source
+from msvq.search.embedding import open_source
 
 datasets: Any = pytest.importorskip("datasets")
 

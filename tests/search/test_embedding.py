@@ -28,10 +28,9 @@ from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.runs.encoder import CHUNK, LoadedEncoder, load_encoder
 from msvq.search import feature_shards as parts_module
-from msvq.search.embedding import embed
+from msvq.search.embedding import embed, open_source
 from msvq.search.feature_shards import Parts
 from msvq.search.formats import WRITERS
-from msvq.search.source import open_source
 
 
 @pytest.fixture

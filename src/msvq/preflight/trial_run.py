@@ -19,7 +19,7 @@ from msvq.core.files import expanduser
 from msvq.core.runtime import resolve_device
 from msvq.data.packing import pack_bytes
 from msvq.data.sources import ImageSource, find_images, plan_data
-from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark
+from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED, find_benchmark
 from msvq.data.sources.hub import PREFIX
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.train.pretrain import prepare
@@ -28,7 +28,6 @@ from msvq.train.trainer import Trainer
 
 MADE_UP = 512  # pictures that stand in for any number: each is used again and again
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-STL10_LABELLED = 5_000  # of its training pictures
 
 
 @dataclass(frozen=True)

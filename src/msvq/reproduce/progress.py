@@ -12,11 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from msvq.core.console import printable
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
-from msvq.data.sources.benchmarks import BENCHMARKS
+from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED
 from msvq.reproduce.cells import Cell, Task, is_finished
 from msvq.runs.metrics import read_metrics
 
-STL10_LABELLED = 5_000
 # How often a protocol takes all labelled and test pictures, in time: a probe takes their features once, and then fits.
 PROTOCOL_PASSES = {"linear": 100, "probe": 2}
 

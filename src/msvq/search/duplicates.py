@@ -16,10 +16,10 @@ from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import load_encoder
 from msvq.runs.run_dir import RunDir, open_run
+from msvq.search.embedding import open_source
 from msvq.search.formats import check_apart, check_file
 from msvq.search.index import open_index
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
-from msvq.search.source import open_source
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this

@@ -15,10 +15,10 @@ from msvq.data.sources.base import ImageSource, Positions
 from msvq.data.workers import Workers
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
+from msvq.search.embedding import open_source
 from msvq.search.formats import check_file
 from msvq.search.index import Index, open_index, unit_rows
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
-from msvq.search.source import open_source
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 

@@ -35,6 +35,7 @@ class DatasetSpec:
 
 _TORONTO, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://ai.stanford.edu/~acoates/stl10"
 
+STL10_LABELLED = 5_000  # of its training pictures
 BENCHMARKS = {
     "cifar10": DatasetSpec(
         title="CIFAR-10",
