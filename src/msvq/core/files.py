@@ -3,9 +3,12 @@
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from filelock import FileLock, Timeout
 
 from msvq.core.errors import BadInput
 
@@ -27,6 +30,26 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; what cannot be encoded (a file name's odd bytes) is written as an escape."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
+
+
+@contextmanager
+def lock(path: Path, on_busy: Callable[[], Exception | None] | None = None, *, timeout: float = 0) -> Iterator[None]:
+    """Hold a lock file, which the system frees if this process dies.
+
+    If another process still holds it after `timeout` seconds, `on_busy` gives the error to raise, or None to wait on;
+    without it, that is a TimeoutError.
+    """
+    file_lock = FileLock(path, thread_local=False)
+    try:
+        file_lock.acquire(timeout=timeout)
+    except Timeout as busy:
+        if (error := busy if on_busy is None else on_busy()) is not None:
+            raise error from None
+        file_lock.acquire()
+    try:
+        yield
+    finally:
+        file_lock.release()
 
 
 def expanduser(path: str | Path) -> Path:

@@ -16,13 +16,12 @@ from typing import Any
 import numpy
 import torch
 import torchvision
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.config.settings import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import RUN_FILES, is_run, write_text
+from msvq.core.files import RUN_FILES, is_run, lock, write_text
 from msvq.core.launch import num_processes
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
@@ -35,21 +34,20 @@ def locked(out: Path) -> Iterator[None]:
     """Keep other processes out of a run directory. A process that dies leaves no lock behind: the system holds it."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / LOCK
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
+
+    def busy() -> BadInput:
         who = path.read_text(encoding="utf-8", errors="replace").strip()
-        raise BadInput(
+        return BadInput(
             f"another process{f' ({who})' if who else ''} is writing to {str(out)!r}; "
             f"wait for it, or choose another --out"
-        ) from None
-    try:
-        path.write_text(f"{os.getpid()} on {platform.node()}\n", encoding="utf-8")
-        yield
-    finally:
-        path.write_text("", encoding="utf-8")
-        lock.release()
+        )
+
+    with lock(path, on_busy=busy):
+        try:
+            path.write_text(f"{os.getpid()} on {platform.node()}\n", encoding="utf-8")
+            yield
+        finally:
+            path.write_text("", encoding="utf-8")
 
 
 def check_choice(resume: bool, overwrite: bool) -> None:

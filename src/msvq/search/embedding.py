@@ -3,18 +3,16 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import write_atomically, write_text
+from msvq.core.files import lock, write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
@@ -68,7 +66,9 @@ def embed(
         check_apart("--out", path, data or run.config.data.source)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
-    with _alone(folder, out):
+    folder.mkdir(exist_ok=True)
+    busy = f"another process is writing {str(out)!r}; wait for it, or choose another --out"
+    with lock(folder / ".lock", on_busy=lambda: BadInput(busy)):
         parts = Parts(folder, source, np.arange(len(source)), embedder)
         try:
             parts.complete(batch_size, display)
@@ -100,21 +100,6 @@ def embed(
         if not again:
             parts.remove()
     return Written(out, len(parts.kept), embedder.feature_dim, skipped, listed, folder if again else None)
-
-
-@contextmanager
-def _alone(folder: Path, out: Path) -> Iterator[None]:
-    """Keep a second process from writing the same file."""
-    folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BadInput(f"another process is writing {str(out)!r}; wait for it, or choose another --out") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def write_skipped(out: Path, skipped: Skipped) -> Path | None:
