@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.core.checksums import hash_files, map_checked
+from msvq.core.array_cache import hash_files, map_checked
 from msvq.core.console import Display
 from msvq.data.workers import available_cores
 from msvq.search.duplicates import THRESHOLD, link

@@ -16,7 +16,7 @@ from faults.processes import photographs
 from faults.small import Row, differences, train
 from msvq.core.console import Display
 from msvq.data.folders import list_folder
-from msvq.data.packing import FILES, open_pack
+from msvq.data.pack import FILES, open_pack
 from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
 from msvq.runs.weights import load_encoder
 from msvq.train.trainer import Trainer

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
-from msvq.core.checksums import Damaged, verified
+from msvq.core.array_cache import Damaged, verified
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device
 from msvq.core.user_code import is_user_code

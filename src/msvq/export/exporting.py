@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from msvq.api import Run, load
-from msvq.core.checksums import hash_files
+from msvq.core.array_cache import hash_files
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser

@@ -22,7 +22,7 @@ from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader
 from msvq.data.official import OFFICIAL, find_official
-from msvq.data.packing import is_packed, pack_bytes
+from msvq.data.pack import is_packed, pack_bytes
 from msvq.data.sources import ARRAYS, check_source, is_path, limited, locate, open_dataset, probe_sizes
 from msvq.data.splits import Splits
 from msvq.data.store import ImageDataset, ImageSplit

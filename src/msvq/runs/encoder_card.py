@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from msvq.config.settings import Settings
-from msvq.core.checksums import with_checksum
+from msvq.core.array_cache import with_checksum
 from msvq.core.files import write_atomically, write_text
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
