@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from msvq.core.errors import BadInput
+from msvq.core.files import LOCK
 from msvq.reproduce.sweep import MANIFEST, check_place
-from msvq.runs.run_dir import LOCK
 
 
 def test_what_a_kill_at_the_start_leaves_is_in_nobodys_way(tmp_path: Path) -> None:

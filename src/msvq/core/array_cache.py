@@ -108,9 +108,13 @@ class ArrayCache:
             temporary.rename(self.folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        others = [folder for folder in newest_first(place) if folder != self.folder]
-        for older in others[KEPT - 1 :]:
+        for older in [folder for folder in self.newest_first() if folder != self.folder][KEPT - 1 :]:
             shutil.rmtree(older, ignore_errors=True)
+
+    def newest_first(self) -> list[Path]:
+        """All folders of the same kind and origin."""
+        folders = [path.parent for path in self.folder.parent.glob(f"*/{self.kind}.json")]
+        return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
     def _read_back(self) -> Content:
         place = f"the {self.kind} in {str(self.folder)!r}"
@@ -123,15 +127,11 @@ class ArrayCache:
         return found
 
 
-def newest_first(place: Path) -> list[Path]:
-    """The caches in a folder."""
-    folders = [folder for folder in place.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
-    return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
-
-
 def _remove_leftovers(own: Path) -> None:
     """Remove what killed processes left here and in places like it: who holds the lock of a place is alone in it."""
     for stale in own.parent.glob("*/.*.tmp"):
+        if stale.parent.is_symlink() or not (stale.parent / ".lock").is_file():
+            continue  # nothing of ours
         with suppress(OSError), nullcontext() if stale.parent == own else lock(stale.parent / ".lock"):
             shutil.rmtree(stale, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +25,11 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file was being written when its process was killed."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -70,6 +75,7 @@ def disk_full_error(place: Path, needed: int, what: str, ways: str) -> BadInput:
 
 # --- what a run directory is, by its files alone
 
+LOCK = ".lock"
 SECTIONS = ("data", "augment", "backbone", "method", "train", "evaluate", "analyze")  # of a run's config.yaml
 RUN_FILES = [
     "config.yaml",
@@ -111,6 +117,41 @@ def check_not_of_a_run(option: str, path: Path) -> None:
     for folder in place.parents:
         if place.relative_to(folder).parts[0] in RUN_FILES and is_run(folder):
             raise BadInput(f"{option} {str(path)!r} would write over the run in {str(folder)!r}; choose another place")
+
+
+# --- may a command write there?
+
+
+def holds_already(out: Path, what: str, found: bool, *, leftovers: bool) -> bool:
+    """Whether the folder `--out` holds `what` (if that was `found`); raises if it holds anything else.
+
+    With `leftovers`, a folder of nothing but a lock and temporary files counts as empty.
+    """
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
+    if not out.is_dir() or all(leftovers and (path.name == LOCK or is_temporary(path)) for path in out.iterdir()):
+        return False
+    if not found:
+        raise BadInput(f"--out {str(out)!r} holds files that are not {what}; choose another directory")
+    return True
+
+
+def check_output_file(option: str, path: Path, endings: Sequence[str]) -> None:
+    """Raise if a file cannot go there: before any work, not after it."""
+    if path.suffix.lower() not in endings:
+        raise BadInput(f"{option} {str(path)!r} should end in {' or '.join(endings)}")
+    if path.is_dir():
+        raise BadInput(f"{option} {str(path)!r} is a folder; name a file in it, such as features{endings[0]}")
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{option} {str(path)!r}: there is no folder {str(path.absolute().parent)!r}; make it first")
+    check_not_of_a_run(option, path)
+
+
+def check_not_the_input(option: str, path: Path, data: str) -> None:
+    """Raise if a file to write is the one that the pictures come from."""
+    read = expanduser(data)
+    if path.is_file() and read.is_file() and path.samefile(read):
+        raise BadInput(f"{option}: {str(path)!r} is the file that --data reads, and would be lost; choose another name")
 
 
 # --- where downloads and caches are

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import holds_already, write_text
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
 from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
-from msvq.runs.run_dir import LOCK, is_temporary, locked
+from msvq.runs.run_dir import locked
 from msvq.train.signals import Interrupted, Interruptions
 
 MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"
@@ -40,12 +40,8 @@ def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[
 
 def check_place(out: Path, scale: str) -> None:
     """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or all(path.name == LOCK or is_temporary(path) for path in out.iterdir()):
+    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=True):
         return
-    if not (out / MANIFEST).is_file():
-        raise BadInput(f"--out {str(out)!r} holds files that are not a sweep; choose another directory")
     known = read_manifest(out)
     if known["scale"] != scale:
         raise BadInput(

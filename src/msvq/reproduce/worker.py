@@ -22,14 +22,13 @@ from rich.console import Console
 from msvq.api import Run
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import lock
+from msvq.core.files import LOCK, lock
 from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
 from msvq.runs.evaluate import evaluate, open_for
-from msvq.runs.run_dir import LOCK
 from msvq.runs.weights import load_encoder
 from msvq.train.build import build_method
 from msvq.train.pretrain import pretrain

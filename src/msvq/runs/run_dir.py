@@ -21,12 +21,10 @@ from rich.console import Console
 from msvq.config.settings import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import RUN_FILES, is_run, lock, write_text
+from msvq.core.files import LOCK, RUN_FILES, holds_already, is_run, is_temporary, lock, write_text
 from msvq.core.launch import num_processes
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
-
-LOCK = ".lock"
 
 
 @contextmanager
@@ -58,13 +56,7 @@ def check_choice(resume: bool, overwrite: bool) -> None:
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(path.name != LOCK and not is_temporary(path) for path in out.iterdir()):
-        return
-    if not is_run(out):
-        raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
-    if not overwrite:
+    if holds_already(out, "a run", is_run(out), leftovers=True) and not overwrite:
         raise BadInput(
             f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
             f"or choose another directory"
@@ -90,11 +82,6 @@ def start_directory(
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
     if skipped:
         write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
-
-
-def is_temporary(path: Path) -> bool:
-    """Whether a file was being written when its process was killed."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:

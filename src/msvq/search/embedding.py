@@ -12,13 +12,13 @@ import numpy as np
 from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import lock, write_atomically, write_text
+from msvq.core.files import check_not_the_input, lock, write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
 from msvq.search.encoder import open_embedder
 from msvq.search.feature_shards import Parts, check_batch_size, check_ours, check_readable
-from msvq.search.formats import Table, check_apart, writer_for
+from msvq.search.formats import Table, writer_for
 from msvq.search.source import open_source
 
 BATCH_SIZE = 256
@@ -63,7 +63,7 @@ def embed(
     check_ours(folder)
     run = run if isinstance(run, Run) else load(run)
     for path in (out, _skipped_path(out)):
-        check_apart("--out", path, data or run.config.data.source)
+        check_not_the_input("--out", path, data or run.config.data.source)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     folder.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest, newest_first
+from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Display, printable
 from msvq.core.files import disk_full_error, indexes
 from msvq.data.decode import GONE, PASSING
@@ -128,7 +128,7 @@ def _reserve(path: Path, size: int) -> None:
 
 def _read_before(cache: ArrayCache, embedder: Embedder) -> Content | None:
     """The newest whole index of the same origin by the same encoder."""
-    for folder in newest_first(cache.folder.parent):
+    for folder in cache.newest_first():
         with suppress(Damaged):
             found = replace(cache, folder=folder).read(lambda manifest: bool(manifest["encoder"] == embedder.key))
             if found is not None:

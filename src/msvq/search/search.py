@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import expanduser
+from msvq.core.files import check_output_file, expanduser
 from msvq.data.workers import Workers
 from msvq.search.encoder import Embedder, open_embedder
-from msvq.search.formats import check_file
 from msvq.search.index import Index, open_index, unit_rows
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
 from msvq.search.source import Positions, Source, open_source
@@ -95,7 +94,7 @@ def search(
     if not queries:
         raise BadInput("there is nothing to search for; name a picture with --query")
     if html is not None:
-        check_file("--html", html, [".html", ".htm"])
+        check_output_file("--html", html, [".html", ".htm"])
     run = run if isinstance(run, Run) else load(run)
     embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
