@@ -72,7 +72,7 @@ def opening(folder: Path, dim: int) -> tuple[NDArray[np.float32], dict[str, Any]
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        arrays = map_checked(folder, {FEATURES: "<f4"}, expected, Display())
+        arrays = map_checked(folder, {FEATURES: "<f4"}, expected, Display(), "the index")
         seconds.append(time.perf_counter() - started)
     return arrays[FEATURES].reshape(-1, dim), {"seconds, with the checksum": row(spread(seconds))}
 

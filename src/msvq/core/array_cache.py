@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import PATIENCE, Advance, Display
 from msvq.core.errors import BadInput
-from msvq.core.files import lock, write_atomically, write_text
+from msvq.core.files import LOCK, lock, write_atomically, write_text
 
 KEPT = 3  # caches of one origin; the oldest goes when another is made
 SEAL = "sha256"  # the key of a card's own checksum
@@ -49,8 +49,17 @@ class ArrayCache:
 
     def read_manifest(self) -> Manifest | None:
         """What was written down; None if there is nothing, or not all arrays that are wanted; or Damaged."""
-        manifest = read_sealed(self.folder / f"{self.kind}.json", marks={"files"})
-        if manifest is None or not self.dtypes.keys() <= manifest["files"].keys():
+        path = self.folder / f"{self.kind}.json"
+        try:
+            manifest = json.loads(path.read_bytes())
+            if not {SEAL, "files"} & manifest.keys():  # from before there were checksums
+                return None
+            manifest = verified(manifest)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError, AttributeError, Damaged):
+            raise Damaged(path.name) from None
+        if not self.dtypes.keys() <= manifest["files"].keys():
             return None
         if manifest["key"] != self.folder.name:
             raise Damaged("it belongs to other pictures")
@@ -82,7 +91,7 @@ class ArrayCache:
             found = None
         if found is not None:
             return found
-        with lock(self.folder.parent / ".lock", on_busy=lambda: self.display.note(busy)):
+        with lock(self.folder.parent / LOCK, on_busy=lambda: self.display.note(busy)):
             try:
                 found = self.read(accept)  # another process may have made it meanwhile
             except Damaged as damage:
@@ -130,9 +139,9 @@ class ArrayCache:
 def _remove_leftovers(own: Path) -> None:
     """Remove what killed processes left here and in places like it: who holds the lock of a place is alone in it."""
     for stale in own.parent.glob("*/.*.tmp"):
-        if stale.parent.is_symlink() or not (stale.parent / ".lock").is_file():
+        if stale.parent.is_symlink() or not (stale.parent / LOCK).is_file():
             continue  # nothing of ours
-        with suppress(OSError), nullcontext() if stale.parent == own else lock(stale.parent / ".lock"):
+        with suppress(OSError), nullcontext() if stale.parent == own else lock(stale.parent / LOCK):
             shutil.rmtree(stale, ignore_errors=True)
 
 
@@ -149,40 +158,23 @@ def verified(card: Mapping[str, Any], key: str = SEAL) -> dict[str, Any]:
     return said
 
 
-def read_sealed(path: Path, *, marks: Set[str]) -> dict[str, Any] | None:
-    """A sealed card; None if there is no file, or one that was never sealed (it has none of `marks`); or Damaged."""
-    try:
-        card = json.loads(path.read_bytes())
-        if isinstance(card, dict):
-            return verified(card) if {SEAL, *marks} & card.keys() else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError, Damaged):
-        pass
-    raise Damaged(path.name)
-
-
 def _hash_card(card: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(card, sort_keys=True).encode()).hexdigest()
 
 
 def map_checked(
-    folder: Path,
-    kinds: Mapping[str, str],
-    expected: Mapping[str, str],
-    display: Display,
-    what: str = "the packed pictures",
+    folder: Path, dtypes: Mapping[str, str], expected: Mapping[str, str], display: Display, what: str
 ) -> dict[str, NDArray[Any]]:
-    """Files as flat arrays of these kinds, mapped; Damaged where one has not the checksum that is expected of it."""
+    """Files as flat arrays of these types, mapped; Damaged where one has not the checksum that is expected of it."""
     with ExitStack() as stack:
         try:
-            files = {name: stack.enter_context((folder / name).open("rb", buffering=0)) for name in kinds}
-            with _patient_task(display, f"checking {what}", _size(files.values())) as advance:
-                for name in expected.keys() & kinds.keys():
-                    if _hash(files[name], advance) != expected[name]:
-                        raise Damaged(name)
+            files = {name: stack.enter_context((folder / name).open("rb", buffering=0)) for name in dtypes}
+            found = _hash({name: files[name] for name in expected.keys() & dtypes.keys()}, f"checking {what}", display)
+            for name, checksum in found.items():
+                if checksum != expected[name]:
+                    raise Damaged(name)
             # Copy-on-write, because torch wants arrays that could be written to; nothing ever is.
-            return {name: np.memmap(file, kinds[name], "c") for name, file in files.items()}
+            return {name: np.memmap(file, dtypes[name], "c") for name, file in files.items()}
         except OSError as error:
             raise Damaged(error.strerror or "it cannot be read") from None
 
@@ -191,22 +183,22 @@ def hash_files(paths: Sequence[Path], display: Display) -> dict[str, str]:
     """The checksum of each file, by its name."""
     with ExitStack() as stack:
         files = {path.name: stack.enter_context(path.open("rb", buffering=0)) for path in paths}
-        with _patient_task(display, "adding checksums", _size(files.values())) as advance:
-            return {name: _hash(file, advance) for name, file in files.items()}
+        return _hash(files, "adding checksums", display)
 
 
-def _hash(file: FileIO, advance: Advance) -> str:
+def _hash(files: Mapping[str, FileIO], description: str, display: Display) -> dict[str, str]:
     """SHA-256: some 1.2 GB per second of a core that has instructions for it, a third of that elsewhere."""
-    digest, block = hashlib.sha256(), bytearray(_BLOCK)
-    # Read, not mapped: what a failing disk refuses is an error here, and would end the process there.
-    while num := file.readinto(block):
-        digest.update(memoryview(block)[:num])
-        advance(num)
-    return digest.hexdigest()
-
-
-def _size(files: Iterable[FileIO]) -> int:
-    return sum(os.fstat(file.fileno()).st_size for file in files)
+    checksums, block = {}, bytearray(_BLOCK)
+    total = sum(os.fstat(file.fileno()).st_size for file in files.values())
+    with _patient_task(display, description, total) as advance:
+        for name, file in files.items():
+            digest = hashlib.sha256()
+            # Read, not mapped: what a failing disk refuses is an error here, and would end the process there.
+            while num := file.readinto(block):
+                digest.update(memoryview(block)[:num])
+                advance(num)
+            checksums[name] = digest.hexdigest()
+    return checksums
 
 
 @contextmanager

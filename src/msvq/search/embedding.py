@@ -12,7 +12,7 @@ import numpy as np
 from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import check_not_the_input, lock, write_atomically, write_text
+from msvq.core.files import LOCK, check_not_the_input, lock, write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
@@ -68,7 +68,7 @@ def embed(
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     folder.mkdir(exist_ok=True)
     busy = f"another process is writing {str(out)!r}; wait for it, or choose another --out"
-    with lock(folder / ".lock", on_busy=lambda: BadInput(busy)):
+    with lock(folder / LOCK, on_busy=lambda: BadInput(busy)):
         parts = Parts(folder, source, np.arange(len(source)), embedder)
         try:
             parts.complete(batch_size, display)
