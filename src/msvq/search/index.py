@@ -23,7 +23,7 @@ from msvq.core.files import disk_full_error, indexes
 from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
 from msvq.data.pack import any_readable_again
-from msvq.search.encoder import Embedder
+from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Parts, check_readable
 from msvq.search.source import Positions, Source
 
@@ -46,53 +46,53 @@ class Index:
         return len(self.kept)
 
 
-def open_index(source: Source, embedder: Embedder, *, batch_size: int = 256, display: Display) -> Index:
+def open_index(source: Source, encoder: LoadedEncoder, *, batch_size: int = 256, display: Display) -> Index:
     """The index of these pictures by this encoder: from the cache, or made now."""
-    key = hashlib.sha256(f"{RULES} {embedder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{RULES} {encoder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
     place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     cache = ArrayCache(place / key, "index", FILES, "the index", display)
 
     def accept(manifest: Manifest) -> bool:
         skipped = ((Path(source.root, source.names[i]), reason) for i, reason in manifest["skipped"])
-        return manifest["encoder"] == embedder.key and not any_readable_again(skipped)
+        return manifest["encoder"] == encoder.key and not any_readable_again(skipped)
 
     content = cache.open(
         accept,
-        lambda: _make(source, embedder, cache, batch_size),
+        lambda: _make(source, encoder, cache, batch_size),
         busy="another command is indexing these pictures; waiting for it",
         on_damage=lambda why: f"the index of {source.origin} is damaged ({why}): making it again",
     )
-    index = _to_index(content, embedder)
+    index = _to_index(content, encoder)
     check_readable(index.skipped, len(source))
     return index
 
 
-def _to_index(content: Content, embedder: Embedder) -> Index:
+def _to_index(content: Content, encoder: LoadedEncoder) -> Index:
     manifest, arrays = content
-    features = arrays[FEATURES].reshape(-1, embedder.feature_dim)
+    features = arrays[FEATURES].reshape(-1, encoder.feature_dim)
     return Index(features, arrays["kept.i64"], {int(place): reason for place, reason in manifest["skipped"]})
 
 
-def _make(source: Source, embedder: Embedder, cache: ArrayCache, batch_size: int) -> None:
+def _make(source: Source, encoder: LoadedEncoder, cache: ArrayCache, batch_size: int) -> None:
     """Write the index: features of pictures that are as they were are taken over, the others are computed in parts."""
-    before = _read_before(cache, embedder)
+    before = _read_before(cache, encoder)
     reused, rows, known = _reusable(source, before)
     if len(reused):
         new = len(source) - len(reused) - len(known)
         cache.display.note(f"{new:,} of {len(source):,} pictures are new or have changed")
     rest = np.setdiff1d(np.arange(len(source)), np.concatenate([reused, np.array(list(known), np.int64)]))
-    parts = Parts(cache.folder.parent / PARTS, source, rest, embedder)
+    parts = Parts(cache.folder.parent / PARTS, source, rest, encoder)
     parts.complete(batch_size, cache.display)
     skipped = {**known, **parts.skipped}
     check_readable(skipped, len(source))
     kept = np.sort(np.concatenate([reused, parts.kept]))
 
     def fill(folder: Path) -> Content:
-        _reserve(folder / FEATURES, len(kept) * embedder.feature_dim * 4)
-        target = np.memmap(folder / FEATURES, "<f4", "r+", shape=(len(kept), embedder.feature_dim))
+        _reserve(folder / FEATURES, len(kept) * encoder.feature_dim * 4)
+        target = np.memmap(folder / FEATURES, "<f4", "r+", shape=(len(kept), encoder.feature_dim))
         if before is not None:
-            _copy(target, np.searchsorted(kept, reused), _to_index(before, embedder).features, rows)
+            _copy(target, np.searchsorted(kept, reused), _to_index(before, encoder).features, rows)
         places, start = np.searchsorted(kept, parts.kept), 0
         for features in parts.features():
             target[places[start : start + len(features)]] = unit_rows(features)
@@ -102,7 +102,7 @@ def _make(source: Source, embedder: Embedder, cache: ArrayCache, batch_size: int
         stamps = np.full((len(source), 2), -1) if source.stamps is None else source.stamps
         manifest = {
             "origin": printable(source.origin),
-            "encoder": embedder.key,
+            "encoder": encoder.key,
             "skipped": sorted(skipped.items()),
         }
         return manifest, {"kept.i64": kept, "stamps.i64": stamps, "bounds.i64": names.bounds, "names.u8": names.blob}
@@ -126,11 +126,11 @@ def _reserve(path: Path, size: int) -> None:
             file.truncate(size)
 
 
-def _read_before(cache: ArrayCache, embedder: Embedder) -> Content | None:
+def _read_before(cache: ArrayCache, encoder: LoadedEncoder) -> Content | None:
     """The newest whole index of the same origin by the same encoder."""
     for folder in cache.newest_first():
         with suppress(Damaged):
-            found = replace(cache, folder=folder).read(lambda manifest: bool(manifest["encoder"] == embedder.key))
+            found = replace(cache, folder=folder).read(lambda manifest: bool(manifest["encoder"] == encoder.key))
             if found is not None:
                 return found
     return None
