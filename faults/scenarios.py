@@ -13,6 +13,7 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row | list[Row]]] = {
     "full_disk": disks.full_disk,
     "read_only": disks.read_only,
     "lost_permission": disks.lost_permission,
+    "links": disks.links,
     "damage": damaged.damage,
     "dead_worker": processes.dead_worker,
     "lost_picture": processes.lost_picture,

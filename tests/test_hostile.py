@@ -10,6 +10,7 @@ What is tried elsewhere, file by file:
   pickles as weights to start from        tests/model/test_initial.py
   ../, absolute names, links, devices and
   bombs in tar and zip                    tests/data/test_archives.py (test_a_hostile_member_is_named_and_nothing_stays)
+  links out of a run directory            tests/test_directory.py
   pictures: bombs, formats that start
   programs, pipes, links to themselves    tests/data/test_decode.py
   links in circles, pipes in folders      tests/data/test_folders.py

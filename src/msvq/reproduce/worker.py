@@ -44,7 +44,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root = Path(order["out"]), order["data_root"]
-    if (out / LOCK).exists():
+    if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         # Where it stays busy, the run itself says better what is wrong.
         with suppress(TimeoutError), lock(out / LOCK, timeout=PATIENCE):
             pass

@@ -12,7 +12,7 @@ import torch
 
 from msvq.config.settings import parse_save_interval
 from msvq.core.errors import BadInput
-from msvq.core.files import write_atomically
+from msvq.core.files import is_temporary, write_atomically
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
@@ -131,7 +131,7 @@ def is_whole(path: Path) -> bool:
 
 def remove_leftovers(directory: Path) -> None:
     """Remove what a process that was killed while saving has left. Only for who holds the run's lock."""
-    for path in directory.glob(".*.tmp"):
+    for path in filter(is_temporary, directory.glob(".*.tmp")):
         path.unlink(missing_ok=True)
     fresh, last = directory / f".{LAST}.new", directory / LAST
     if fresh.exists() and not last.exists() and is_whole(fresh):  # killed between the two renames

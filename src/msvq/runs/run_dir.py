@@ -5,10 +5,9 @@ import io
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +22,17 @@ from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import LOCK, RUN_FILES, holds_already, is_run, is_temporary, lock, write_text
+from msvq.core.files import (
+    LOCK,
+    RUN_FILES,
+    check_no_link,
+    check_places,
+    holds_already,
+    is_run,
+    lock,
+    write_text,
+    written_files,
+)
 from msvq.core.launch import num_processes
 from msvq.core.user_code import is_user_code
 from msvq.core.version import __version__
@@ -41,6 +50,7 @@ def locked(out: Path) -> Iterator[None]:
     """Keep other processes out of a run directory. A process that dies leaves no lock behind: the system holds it."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / LOCK
+    check_no_link(path)
 
     def busy() -> BadInput:
         who = path.read_text(encoding="utf-8", errors="replace").strip()
@@ -64,23 +74,23 @@ def check_out(out: Path, *, overwrite: bool) -> None:
             f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
             f"or choose another directory"
         )
+    check_places(out)
 
 
 def start_directory(
     out: Path, settings: Settings, environment: dict[str, Any], skipped: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Make the run directory, without what an earlier run left in it.
+    """Make the run directory, without what an earlier run left in it; what others have put there stays.
 
     `config.yaml` is never absent from it, so that a kill in between leaves what can be started again.
     """
-    for path in [*(out / name for name in RUN_FILES if name != "config.yaml"), *filter(is_temporary, out.iterdir())]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.is_dir():  # on another disk, say: the link stays
-            for inner in path.iterdir():
-                shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
-        else:
-            path.unlink(missing_ok=True)
+    for path in written_files(out):
+        if path.name != "config.yaml":
+            path.unlink()
+    for name, wanted in RUN_FILES.items():
+        if wanted is not None:
+            with suppress(OSError):  # it is not there, or holds something of somebody else
+                (out / name).rmdir()
     write_text(out / "config.yaml", settings.to_yaml())
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
     if skipped:

@@ -21,7 +21,7 @@ from msvq.data.decode import PASSING
 from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.feature_shards import Parts, check_batch_size, check_ours, check_readable
+from msvq.search.feature_shards import WHOLE, Parts, check_batch_size, check_ours, check_readable
 from msvq.search.formats import Table, writer_for
 from msvq.search.source import open_source
 
@@ -95,7 +95,7 @@ def embed(
             "device": encoder.device.type,
         }
         table = Table(source, parts.kept, parts.features, encoder.feature_dim, about)
-        whole = folder / "whole"
+        whole = folder / WHOLE
         with display.task(f"writing {out.name}", len(parts.kept)) as advance:
             write_atomically(whole, lambda file: write(file, table, advance))
         listed = write_skipped(out, skipped)

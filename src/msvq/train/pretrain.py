@@ -20,7 +20,7 @@ from msvq.core.distributed import (
     process_group,
 )
 from msvq.core.errors import BadInput, unknown
-from msvq.core.files import is_run
+from msvq.core.files import check_places, is_run
 from msvq.core.launch import is_main_process
 from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
@@ -77,6 +77,7 @@ def pretrain(
             listeners = Listeners(make_loggers(loggers), callbacks)
             automatic, mode = mode == "auto", mode_for(out, mode)
             if mode == "resume" and out.is_dir() and is_main_process():
+                check_places(out)
                 held.enter_context(locked(out))
                 if is_run(out):
                     remove_leftovers(out / "checkpoints")
