@@ -17,6 +17,7 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row | list[Row]]] = {
     "damage": damaged.damage,
     "dead_worker": processes.dead_worker,
     "lost_picture": processes.lost_picture,
+    "planted": processes.planted,
     "not_a_number": sudden.not_a_number,
     "clock": sudden.clock,
 }

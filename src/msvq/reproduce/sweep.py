@@ -16,6 +16,7 @@ from typing import Any
 
 from msvq.core.errors import BadInput
 from msvq.core.files import check_no_link, holds_already, write_text
+from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
 from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
@@ -139,15 +140,14 @@ class Pool:
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
         threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
-        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
         with (self.log / ERRORS).open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
         worker = Worker(process)
