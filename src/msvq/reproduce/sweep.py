@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msvq.core.errors import BadInput
-from msvq.core.files import LOCK, check_no_link, is_temporary, write_text
+from msvq.core.files import check_no_link, holds_already, write_text
 from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
@@ -42,12 +42,8 @@ def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[
 
 def check_place(out: Path, scale: str) -> None:
     """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or all(path.name == LOCK or is_temporary(path) for path in out.iterdir()):
+    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=True):
         return
-    if not (out / MANIFEST).is_file():
-        raise BadInput(f"--out {str(out)!r} holds files that are not a sweep; choose another directory")
     known = read_manifest(out)
     if known["scale"] != scale:
         raise BadInput(

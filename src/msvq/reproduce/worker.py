@@ -17,14 +17,13 @@ from types import FrameType
 from typing import Any, TextIO
 
 import torch
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.api import Run, pretrain
 from msvq.config.build import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import LOCK
+from msvq.core.files import LOCK, lock
 from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
@@ -46,10 +45,9 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root = Path(order["out"]), order["data_root"]
     if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
-        lock = FileLock(out / LOCK)
-        with suppress(Timeout):  # what is wrong then, the run itself says better
-            lock.acquire(timeout=PATIENCE)
-        lock.release()
+        # Where it stays busy, the run itself says better what is wrong.
+        with suppress(TimeoutError), lock(out / LOCK, timeout=PATIENCE):
+            pass
     run, held = Run(out), Held(resolve_device(cell.settings().train.device))
     if not is_finished(out):
         run = pretrain(
