@@ -1,15 +1,69 @@
-"""The paper's claims, each as a difference that should be above 0, and whether it was."""
+"""The paper's claims, each as a difference that should be above 0, and whether it was: by a paired test over seeds."""
 
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from scipy import stats
 
 from msvq.reproduce import paper
-from msvq.reproduce.statistics import Paired, paired, verdict
 from msvq.reproduce.studies import stand_in
 
 Values = Mapping[int, float]  # seed -> value
 Of = Callable[[str], Values]  # row -> its values
+
+SIGNIFICANT = 0.05
+
+
+class Summary(NamedTuple):
+    """Of the values of several seeds; no deviation for one."""
+
+    mean: float
+    std: float | None
+
+
+def summarise(values: Sequence[float]) -> Summary | None:
+    """Mean and sample deviation (n - 1); nothing of nothing."""
+    if not values:
+        return None
+    return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+class Paired(NamedTuple):
+    """Differences of two rows, seed by seed."""
+
+    mean: float
+    std: float | None
+    num_seeds: int
+    p: float | None  # one-sided: how likely at least this much is if there were no difference; None for one seed
+
+
+def paired(better: Values, worse: Values) -> Paired | None:
+    """The paired t-test of `better` being larger than `worse`, on the seeds that both have."""
+    differences = [better[seed] - worse[seed] for seed in sorted(set(better) & set(worse))]
+    summary = summarise(differences)
+    if summary is None:
+        return None
+    (mean, std), num, p = summary, len(differences), None
+    if std == 0:  # the same in every seed: as sure as it gets, or no difference at all
+        p = 0.5 if mean == 0 else float(mean < 0)
+    elif std is not None:
+        p = float(stats.t.sf(mean / (std / math.sqrt(num)), num - 1))
+    return Paired(mean, std, num, p)
+
+
+def verdict(found: Paired | None) -> str:
+    """Whether a claim held: by the sign of the mean difference, and by the test in that direction."""
+    if found is None:
+        return "not measured"
+    word = "held" if found.mean > 0 else "not held"
+    if found.p is None:
+        return f"{word}, one seed"
+    against_chance = found.p if found.mean > 0 else 1 - found.p
+    return word if against_chance < SIGNIFICANT else f"{word}, within the noise"
+
 
 # The paper's own choice for each data set, and the second teacher's momentum that equals the first's.
 MOMENTUM2 = {"cifar10": "0.95", "cifar100": "0.93", "stl10": "0.99", "tinyimagenet": "0.99"}

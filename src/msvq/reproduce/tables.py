@@ -8,9 +8,8 @@ from typing import Any
 from msvq.report.records import Points
 from msvq.reproduce import paper
 from msvq.reproduce.cells import Request
-from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives
+from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives, summarise
 from msvq.reproduce.collect import Measured, Place
-from msvq.reproduce.statistics import summarise
 from msvq.reproduce.studies import Row
 
 ALIKE = ("processor", "threads", "device_name", "precision", "compiled")  # of two runs whose times are compared
