@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.reproduce.embed import refreshed
+from msvq.reproduce.experiments import CELLS
+from msvq.reproduce.formats import refresh_page
 from msvq.reproduce.page import RESULTS
-from msvq.reproduce.records import FOLDER
 from msvq.reproduce.sweep import MANIFEST, read_manifest
 
 
@@ -31,13 +31,13 @@ def take(sweep: Path, root: Path) -> list[Path]:
             place = places[file.suffix] / name
             place.parent.mkdir(parents=True, exist_ok=True)
             written.append(Path(shutil.copyfile(file, place)))
-    for file in sorted((sweep / RESULTS / FOLDER).glob("*.json")):
-        place = places[".json"] / FOLDER / file.name
+    for file in sorted((sweep / RESULTS / CELLS).glob("*.json")):
+        place = places[".json"] / CELLS / file.name
         place.parent.mkdir(parents=True, exist_ok=True)
         written.append(Path(shutil.copyfile(file, place)))
     page = root / "docs" / "results.md"
     if page.is_file():
-        write_text(page, refreshed(page))
+        write_text(page, refresh_page(page))
         written.append(page)
     return written
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from scipy import stats
 
 from msvq.reproduce import paper
-from msvq.reproduce.studies import stand_in
+from msvq.reproduce.experiments import stand_in
 
 Values = Mapping[int, float]  # seed -> value
 Of = Callable[[str], Values]  # row -> its values

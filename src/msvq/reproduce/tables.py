@@ -7,10 +7,9 @@ from typing import Any
 
 from msvq.report.records import Points
 from msvq.reproduce import paper
-from msvq.reproduce.cells import Request
 from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives, summarise
-from msvq.reproduce.collect import Measured, Place
-from msvq.reproduce.studies import Row
+from msvq.reproduce.collect import Measured
+from msvq.reproduce.experiments import Place, Request, Row
 
 ALIKE = ("processor", "threads", "device_name", "precision", "compiled")  # of two runs whose times are compared
 Found = Mapping[Place, Measured]  # what the finished cells measured
@@ -22,7 +21,7 @@ MEASURES = {
 }
 
 
-def build(request: Request, found: Found, *, command: str) -> dict[str, Any]:
+def build_result(request: Request, found: Found, *, command: str) -> dict[str, Any]:
     """Everything that there is to say about a study, with what it was made from."""
     study = request.study
     result: dict[str, Any] = {
@@ -72,7 +71,7 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     scores = {seed: cell.scores[measure] for seed, cell in cells.items() if measure in cell.scores}
     best, last = summarise([s.best for s in scores.values()]), summarise([s.last for s in scores.values()])
     ours = None if best is None or measure == "probe" else best.mean
-    asked = [seed for seed in request.seeds if request.is_asked(dataset, row.key, seed)]
+    asked = [seed for seed in request.seeds if request.is_asked((dataset, row.key, seed))]
     more = {name: _both(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure}
     if measure == "knn" and request.fewer_vote:
         everyone = more.get("knn-all")  # as in the paper, which online kNN with fewer labels is not
@@ -118,13 +117,13 @@ def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
             for claim in judge(request.study.name, dataset, rows, partial(best, measure="knn-all")):
                 claims.append(claim | {"claim": f"{claim['claim']}, by all labels"})
         if request.study.name in ("linear", "knn") and {"msvq", "ressl"} <= set(rows):
-            claims += [judge_cost(dataset, what, *_taken(what, dataset, found)) for what in ("time", "memory")]
+            claims += [judge_cost(dataset, what, *_costs(what, dataset, found)) for what in ("time", "memory")]
         if request.study.kind == "false-negatives":
             claims.append(judge_false_negatives(dataset, _last_found(dataset, found)))
     return claims
 
 
-def _taken(what: str, dataset: str, found: Found) -> tuple[dict[int, float], dict[int, float]]:
+def _costs(what: str, dataset: str, found: Found) -> tuple[dict[int, float], dict[int, float]]:
     """Seed -> what MSVQ took, and ReSSL, where both ran on such a machine with as many threads.
 
     Not the time of compiled runs: who waits for the compiler is a matter of which run came first.
@@ -178,7 +177,7 @@ def _panel(
 ) -> dict[str, Any]:
     """A figure's curves on one data set: means over the seeds, how many those are, and where the curves cross."""
     steps = next((one.steps_per_epoch for (place, _, _), one in found.items() if place == dataset), None)
-    asked = [place for place in request.cells() if place[0] == dataset and request.is_asked(*place)]
+    asked = [place for place in request.cells() if place[0] == dataset and request.is_asked(place)]
     return {
         "dataset": dataset,
         "steps_per_epoch": steps,

@@ -8,21 +8,10 @@ from rich.table import Table
 
 from msvq.core.console import Display
 from msvq.preflight.advice import duration
-from msvq.reproduce.cells import SCALES
-from msvq.reproduce.formats import (
-    ALSO,
-    CLAIMS,
-    Grid,
-    claim_lines,
-    crossing_sentences,
-    heading,
-    notes,
-    sections,
-    without,
-)
-from msvq.reproduce.hours import Planned
-from msvq.reproduce.running import Outcome, Sweep
-from msvq.reproduce.studies import STUDIES
+from msvq.reproduce import formats
+from msvq.reproduce.estimate import Planned
+from msvq.reproduce.experiments import SCALES, STUDIES
+from msvq.reproduce.reproduce import Outcome, Sweep
 
 WIDE = 120  # columns of a terminal that has room for every table
 
@@ -61,7 +50,7 @@ def show_plan(sweep: Sweep, planned: Sequence[Planned], jobs: int, console: Cons
         say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
 
 
-def as_table(title: str, grid: Grid) -> Table:
+def as_table(title: str, grid: formats.Grid) -> Table:
     """For a terminal."""
     header, rows = grid
     table = Table(*header, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
@@ -76,17 +65,17 @@ def as_table(title: str, grid: Grid) -> Table:
 def show(outcome: Outcome, console: Console) -> None:
     """Print a result's tables, the failures, and where everything is."""
     say = Display(console).note
-    say(heading(outcome.result))
-    for title, grid in sections(outcome.result):
+    say(formats.heading(outcome.result))
+    for title, grid in formats.sections(outcome.result):
         if console.width >= WIDE:
             console.print(as_table(title, grid))
-        elif title == CLAIMS:
+        elif title == formats.CLAIMS:
             say(title)
-            for line in claim_lines(grid):
+            for line in formats.claim_lines(grid):
                 say(line)
         else:
-            console.print(as_table(title, without(grid, ALSO)))
-    for note in [*crossing_sentences(outcome.result), *notes(outcome.result)]:
+            console.print(as_table(title, formats.without(grid, formats.OTHERS)))
+    for note in [*formats.crossing_sentences(outcome.result), *formats.notes(outcome.result)]:
         say(note)
     for cell, reason in outcome.failed.items():
         say(f"failed: {cell}: {reason}")
