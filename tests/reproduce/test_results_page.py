@@ -10,13 +10,13 @@ from tests.reproduce.test_tables import result
 
 from msvq.core.errors import BadInput
 from msvq.reproduce.collect import collect
-from msvq.reproduce.formats import num_blocks, refresh_page
 from msvq.reproduce.page import write_study
 from msvq.reproduce.reproduce import plan_sweep
 from msvq.reproduce.sweep import MANIFEST
 from msvq.reproduce.tables import build_result
 
-take = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "take_results.py"))["take"]
+script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "take_results.py"))
+take, refresh_page, num_blocks = script["take"], script["refresh_page"], script["num_blocks"]
 
 
 def test_results_figures_and_page_are_taken(tmp_path: Path) -> None:

@@ -2,21 +2,17 @@
 
 import csv
 import io
-import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from msvq.core.errors import BadInput
 from msvq.preflight.advice import duration
 from msvq.reproduce.paper import SOURCES, TITLES
-from msvq.reproduce.tables import MEASURES
+from msvq.reproduce.tables import MEASURES, UNMEASURED
 
 DASH = "-"
 CLAIMS, OTHERS = "Claims", "also published"  # a section, and a column
-UNMEASURED: Mapping[str, None] = {"best": None, "last": None}
 Result = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -114,7 +110,7 @@ def curve_grid(panel: Mapping[str, Any]) -> Grid:
 
 def notes(result: Result) -> list[str]:
     """What a reader has to know to read the numbers."""
-    said = [f"Scale {result['scale']}: {result['scale_note']}."]
+    said, rows = [f"Scale {result['scale']}: {result['scale_note']}."], result.get("rows", ())
     if result["kind"] == "table":
         said.append(f"Accuracy in percent by {MEASURES[result['measure']]}; mean ± standard deviation over seeds.")
         if result["measure"] == "knn" and result["fewer_vote"]:
@@ -124,17 +120,15 @@ def notes(result: Result) -> list[str]:
             )
         elif result["measure"] != "probe":
             said.append("The difference is taken on the best epoch, which was chosen on the test pictures.")
-        if any(row["row"] == "supervised" for row in result["rows"]):
+        if any(row["row"] == "supervised" for row in rows):
             said.append("Supervised is judged by its features, as every other row.")
-    used = {o["source"] for row in result.get("rows", ()) for cell in row["cells"].values() for o in cell["others"]}
-    used |= {cell["source"] for row in result.get("rows", ()) for cell in row["cells"].values() if cell["source"]}
+    cells, panels = [cell for row in rows for cell in row["cells"].values()], result.get("panels", ())
+    used = {cell["source"] for cell in cells} | {other["source"] for cell in cells for other in cell["others"]}
     said += [f"{source}: {SOURCES[source]}." for source in SOURCES if source in used]
-    panels = result.get("panels", ())
     for panel in panels:
         seeds = ", ".join(f"{name} {number}" for name, number in panel["seeds"].items())
         said.append(f"Seeds on {TITLES[panel['dataset']]}: {seeds or 'none'}.")
-    missing = sum(cell["seeds_missing"] for row in result.get("rows", ()) for cell in row["cells"].values())
-    missing += sum(panel["seeds_missing"] for panel in panels)
+    missing = sum(one["seeds_missing"] for one in (*cells, *panels))
     if missing:
         said.append(f"{missing} of the runs have not been made, or were not measured like this.")
     if result["claims"]:
@@ -154,10 +148,8 @@ def timing_note(cells: Iterable[Mapping[str, Any]]) -> list[str]:
             by_machine.setdefault(place, []).append(cell["seconds"])
     sentences = []
     for place, seconds in by_machine.items():
-        each = list(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
-        sentences.append(
-            f"{_count(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {' to '.join(each)} each."
-        )
+        each = " to ".join(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
+        sentences.append(f"{_count(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {each} each.")
     return sentences
 
 
@@ -176,21 +168,6 @@ def sections(result: Result) -> list[tuple[str, Grid]]:
     return made
 
 
-def without(grid: Grid, column: str) -> Grid:
-    """A table with one column less."""
-    header, rows = grid
-    kept = [place for place, name in enumerate(header) if name != column]
-    return [header[place] for place in kept], [[row[place] for place in kept] for row in rows]
-
-
-def claim_lines(grid: Grid) -> list[str]:
-    """The claims as text, for where a table of them has no room."""
-    lines = []
-    for claim, dataset, told, here, seeds, p, verdict in grid[1]:
-        lines += [f"- {claim}:", f"  {dataset}: {verdict}; here {here}, published {told}, seeds {seeds}, p {p}"]
-    return lines
-
-
 def heading(result: Result) -> str:
     """A result's title in words."""
     kind = result["number"].rstrip("0123456789")
@@ -199,17 +176,14 @@ def heading(result: Result) -> str:
 
 def crossing_sentences(result: Result) -> list[str]:
     """Where curves cross."""
-    return [
-        f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} between {_moment(panel, one['after'])} "
-        f"and {_moment(panel, one['until'])}"
-        + (
-            " (one seed)."
-            if one["seeds"] == 1
-            else f", by the mean; then it is ahead in {one['seeds_ahead']} of {one['seeds']} seeds."
-        )
-        for panel in result.get("panels", ())
-        for one in panel["crossings"]
-    ]
+    said = []
+    for panel in result.get("panels", ()):
+        for one in panel["crossings"]:
+            between = f"{_moment(panel, one['after'])} and {_moment(panel, one['until'])}"
+            seeds = f", by the mean; then it is ahead in {one['seeds_ahead']} of {one['seeds']} seeds."
+            end = " (one seed)." if one["seeds"] == 1 else seeds
+            said.append(f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} between {between}{end}")
+    return said
 
 
 def _moment(panel: Result, epoch: float) -> str:
@@ -229,43 +203,6 @@ def markdown(result: Result, *, figure: str | None = None) -> str:
     parts += crossing_sentences(result)
     parts.append("\n".join(f"- {note}" for note in [*notes(result), f"Command: `{result['command']}`"]))
     return "\n\n".join(parts) + "\n"
-
-
-_BLOCK = re.compile(
-    r"(?P<start><!-- result: (?P<file>[^,>]+?)(?:, figure: (?P<figure>[^>]+?))? -->\n)"
-    r"(?:(?!<!--).)*?(?P<end><!-- end of result -->)",
-    re.DOTALL,
-)
-_MARKS = re.compile(r"<!--\s*(?:result\b|end of result)", re.IGNORECASE)  # also those that are written a little wrong
-
-
-def refresh_page(page: Path) -> str:
-    """A page's text with every marked block made anew from its JSON file, so that no number in it is typed.
-
-    A block is between the lines `<!-- result: FILE -->` and `<!-- end of result -->`, with FILE relative to the page;
-    `<!-- result: FILE, figure: PICTURE -->` shows a picture above the numbers.
-    """
-
-    def block(found: re.Match[str]) -> str:
-        file = page.parent / found["file"]
-        if not file.is_file():
-            raise BadInput(f"{page} shows {found['file']}, which is not there")
-        try:
-            result = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            raise BadInput(f"{file} is damaged; copy it again from the sweep's results") from None
-        return f"{found['start']}{markdown(result, figure=found['figure'])}{found['end']}"
-
-    text = page.read_text(encoding="utf-8")
-    if len(_MARKS.findall(text)) != 2 * num_blocks(text):
-        wanted = "<!-- result: ../results/mini/knn.json -->"
-        raise BadInput(f"{page} has a mark of a result that is not one of a pair: {wanted} ...")
-    return _BLOCK.sub(block, text)
-
-
-def num_blocks(text: str) -> int:
-    """How many results a page's text shows."""
-    return len(_BLOCK.findall(text))
 
 
 def latex(result: Result) -> str:

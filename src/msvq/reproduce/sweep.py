@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -232,9 +231,7 @@ class SweepDisplay:
             self.task = self.bar.add_task("starting", total=max(1.0, self.total), facts="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 
@@ -273,16 +270,10 @@ class SweepDisplay:
         for name, (task, _) in self.running.items():
             self.achieved[name] = self.work[name].done(task)
         if self.bar is not None:
-            names = ", ".join(
-                f"{name} {100 * self.achieved[name] / max(1.0, self.work[name].total):.0f} %" for name in self.running
-            )
-            facts = f"{names}  {self._left()}"
-            self.bar.update(
-                self.task,
-                completed=sum(self.achieved.values()),
-                description=f"{self.done}/{self.num} cells",
-                facts=facts,
-            )
+            shares = {name: self.achieved[name] / max(1.0, self.work[name].total) for name in self.running}
+            names = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            done, cells = sum(self.achieved.values()), f"{self.done}/{self.num} cells"
+            self.bar.update(self.task, completed=done, description=cells, facts=f"{names}  {self._left()}")
 
     def _left(self) -> str:
         done = sum(self.achieved.values())
