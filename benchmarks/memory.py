@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from msvq.config.adapt import fill_from_data
+from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.data.hub import HubPictures
@@ -27,9 +28,8 @@ from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnMonitor
-from msvq.train.build import build_method
-from msvq.train.pretrain import make_trainer
 from msvq.train.progress import TrainingDisplay
+from msvq.train.trainer import Trainer
 
 
 def main() -> None:
@@ -46,7 +46,15 @@ def main() -> None:
         settings = fill_from_data(settings, data, torch.device("cpu"))
         loader = Loader(data.train, batch_size=settings.train.batch_size, seed=0, device=torch.device("cpu"))
         method, display = build_method(settings, side), TrainingDisplay(Display().console, total_steps=1, epochs=1)
-        trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=display)
+        trainer = Trainer(
+            method,
+            loader,
+            make_augment(settings, data),
+            settings.train,
+            directory=Path(folder),
+            display=display,
+            precision=settings.train.precision,
+        )
         features = feature_function(data, torch.device("cpu"), "fp32")
         knn = KnnMonitor(data, settings.evaluate, epochs=1, features=features)
         with PeakOfAnonymous() as peak:

@@ -18,7 +18,7 @@ from msvq.core.console import Display
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
 from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
-from msvq.runs.weights import load_encoder
+from msvq.runs.encoder import load_encoder
 from msvq.train.trainer import Trainer
 
 
@@ -48,7 +48,7 @@ def _checkpoint(run: msvq.Run, places: int) -> Row:
 
 def _encoder(run: msvq.Run, places: int) -> list[Row]:
     def read() -> str:
-        return str({k: v.sum().item() for k, v in load_encoder(msvq.load(run.path)).encoder.state_dict().items()})
+        return str({k: v.sum().item() for k, v in load_encoder(msvq.load(run.path)).network.state_dict().items()})
 
     good = read()
     names = ("encoder.safetensors", "encoder.json")

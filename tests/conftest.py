@@ -59,9 +59,9 @@ def _small_maps_and_no_figures() -> Iterator[None]:
         def few(*arguments: Any, num: int) -> None:
             save_map(*arguments, num=min(num, 30))
 
-        patch.setattr("msvq.runs.finished.save_map", few)
+        patch.setattr("msvq.runs.analyze.save_map", few)
         patch.setattr("msvq.evaluate.diagnostics.gallery.LOOKED_AT", 3)
-        patch.setattr("msvq.train.pretrain.write_report", partial(write_report, figures=False))
+        patch.setattr("msvq.api.write_report", partial(write_report, figures=False))
         yield
 
 

@@ -21,6 +21,7 @@ What is tried elsewhere, file by file:
 """
 
 import csv
+import hashlib
 import json
 import pickle
 import re
@@ -38,13 +39,15 @@ import yaml
 from PIL import Image
 
 import msvq
-from msvq.api import CARD, WEIGHTS, Run
+from msvq.api import Run
 from msvq.cli import main
 from msvq.config.resolve import read_config, resolve
+from msvq.core.checksums import verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.data.hub import open_hub
 from msvq.methods import METHODS
-from msvq.runs.weights import load_encoder
+from msvq.runs.encoder import SEAL, load_encoder
+from msvq.runs.run_dir import METADATA, WEIGHTS
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 FAST = [word for setting in SMALL for word in ("--set", setting)] + ["--epochs", "1"]
@@ -119,9 +122,10 @@ def test_a_checkpoint_or_encoder_by_path(
 @pytest.mark.parametrize("sealed", [True, False])
 def test_an_encoder_in_a_run(run: Path, mark: Path, msvq_says: Says, sealed: bool) -> None:
     save_as_zip({"conv1.weight": Hostile(mark)}, run / WEIGHTS)
-    if not sealed:  # a card that does not tell: safetensors alone has to notice
-        card = json.loads((run / CARD).read_text())
-        (run / CARD).write_text(json.dumps({k: v for k, v in card.items() if not k.endswith("sha256")}))
+    if not sealed:  # somebody has sealed it anew: safetensors alone has to notice
+        known = verified(json.loads((run / METADATA).read_text()), SEAL)
+        known["weights_sha256"] = hashlib.sha256((run / WEIGHTS).read_bytes()).hexdigest()
+        (run / METADATA).write_text(json.dumps(with_checksum(known, SEAL)))
     code, _, err = msvq_says("evaluate", run)
     assert code == 2 and f"{WEIGHTS} is damaged" in err
     with pytest.raises(BadInput, match="is damaged"):
@@ -207,7 +211,7 @@ def test_a_run_that_names_code(run: Path, tmp_path: Path, mark: Path, msvq_says:
         config["method"] = {"name": "unmix", "base": "msvq", **{key: f"{evil}:Evil"}}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     opened = msvq.load(run)
-    assert load_encoder(opened).encoder is not None and opened.encoder is not None
+    assert load_encoder(opened).network is not None and opened.encoder is not None
     assert msvq_says("evaluate", run, "--set", "k=5")[0] == 0
     assert msvq_says("report", run, "--out", tmp_path / "page.html")[0] == 0
     if key == "method_defaults":
@@ -223,10 +227,10 @@ def test_a_run_that_names_code(run: Path, tmp_path: Path, mark: Path, msvq_says:
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
 
 
-@pytest.mark.parametrize("name", [CARD, "environment.json"])
+@pytest.mark.parametrize("name", [METADATA, "environment.json"])
 def test_json_that_is_nested_without_end(run: Path, name: str, msvq_says: Says) -> None:
     (run / name).write_bytes(DEEP)
-    words = ("evaluate", run) if name == CARD else ("pretrain", "--resume", "--out", run)
+    words = ("evaluate", run) if name == METADATA else ("pretrain", "--resume", "--out", run)
     code, _, err = msvq_says(*words)
     assert code == 2 and f"{name} is damaged" in err and err.count("\n") == 1
 

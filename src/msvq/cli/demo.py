@@ -7,13 +7,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from msvq.api import Run
+from msvq.api import Run, pretrain
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run, write_text
 from msvq.data.sources import open_dataset
 from msvq.evaluate.knn import knn_accuracy
 from msvq.report.page import write_report
-from msvq.train.pretrain import pretrain
 from msvq.train.resume import has_checkpoint, has_nothing_to_lose
 
 MADE_BY = "msvq demo"

@@ -100,7 +100,7 @@ def pretrain(
     Examples: msvq pretrain --data ~/photos --out runs/photos
     or: msvq pretrain --data cifar10 --download --out runs/cifar10 --epochs 20
     """
-    from msvq.train.pretrain import pretrain as run_pretrain
+    from msvq.api import pretrain as run_pretrain
 
     before = _written(out)
     try:

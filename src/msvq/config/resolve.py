@@ -1,6 +1,7 @@
 """Settings: a recipe, then the command's flags, then `--set`; typed, complete, every bad key named."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
-from msvq.core.schema import explain, known_keys
+from msvq.core.schema import assign, explain, known_keys, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF
 from msvq.methods import METHODS
@@ -18,6 +19,29 @@ from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What a command was told of the settings; None: not told."""
+
+    recipe: str | Path | None = None
+    data: str | None = None
+    data_root: str | Path | None = None
+    method: str | None = None
+    backbone: str | None = None
+    init: str | Path | None = None
+    epochs: int | None = None
+    overrides: Sequence[str] = ()  # key.path=value
+    seed: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    compile: bool | None = None
+
+    def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
+        """The settings that they ask for. `base`: those of a run that goes on, unless a recipe is named."""
+        flags = {field.name: getattr(self, field.name) for field in fields(self)}
+        return resolve(base=base if self.recipe is None else None, **flags)
 
 
 def read_config(path: Path) -> Settings:
@@ -121,29 +145,6 @@ def resolve(
     check_backbone(settings.backbone)
     options = METHODS[settings.method_name].check_options(settings.method_options)
     return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """`key.path=value`, the value as YAML reads it."""
-    path, equals, value = text.partition("=")
-    if not equals or not path.strip():
-        raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {text!r}")
-    try:
-        return path.strip(), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise BadInput(f"--set {path.strip()}: {value!r} is not a value") from None
-
-
-def assign(values: dict[str, Any], path: str, value: Any, *, whole: bool = False) -> None:
-    """Set the value at `key.path`; `whole`: a path of one key is a section, which is not set as a whole."""
-    *parents, key = path.split(".")
-    if whole and not parents:
-        raise BadInput(f"--set takes key.path=value, such as train.epochs=20; {path!r} is a whole section")
-    for parent in parents:
-        values = values.setdefault(parent, {})
-        if not isinstance(values, dict):
-            raise BadInput(f"--set {path}: {parent!r} has no keys below it")
-    values[key] = value
 
 
 def _choose_method(values: dict[str, Any], name: str | None) -> None:

@@ -1,8 +1,10 @@
 """The base of every block of settings, and what is wrong with one in plain words."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
 
+import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from msvq.core.errors import BadInput, unknown
@@ -12,6 +14,43 @@ class Section(BaseModel):
     """Settings that know their keys and types, and do not change once made. Each stands beside what it configures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class MayChange(Enum):
+    """Put on a field (`Annotated[int, MayChange.UPKEEP]`): a run that goes on may have another value of it."""
+
+    PLACE = "where it runs and where its data is"
+    UPKEEP = "how it is run, saved and shown; what it learns stays the same"
+    TRAINING = "what it learns or measures from there on"
+
+
+class Change(NamedTuple):
+    """A setting that two runs, or two states of one, have otherwise."""
+
+    path: str  # section.key
+    old: Any
+    new: Any
+    may_change: MayChange | None
+
+    @property
+    def section(self) -> str:
+        """The first part of the path."""
+        return self.path.partition(".")[0]
+
+
+def diff(old: Section, new: Section, path: str = "") -> Iterator[Change]:
+    """Where two settings of a kind differ, setting by setting, as JSON values."""
+    for name, field in type(old).model_fields.items():
+        one, other, place = getattr(old, name), getattr(new, name), f"{path}{name}"
+        mark = next((mark for mark in field.metadata if isinstance(mark, MayChange)), None)
+        if isinstance(one, Section) and isinstance(other, Section):
+            yield from diff(one, other, f"{place}.")
+        elif isinstance(one, Mapping) and isinstance(other, Mapping):  # a method's options
+            keys = [key for key in dict.fromkeys((*one, *other)) if one.get(key) != other.get(key)]
+            yield from (Change(f"{place}.{key}", one.get(key), other.get(key), mark) for key in keys)
+        elif one != other:
+            was, now = (section.model_dump(mode="json", include={name})[name] for section in (old, new))
+            yield Change(place, was, now, mark)
 
 
 def known_keys(error: ValidationError, kind: type[BaseModel]) -> list[str]:
@@ -36,3 +75,29 @@ def explain(error: ValidationError, known: Iterable[str], *, where: str = "") ->
         return BadInput(f"{path or key}: has too few values: {first['input']!r}")
     says_what_it_was = first["type"] in ("value_error", "too_short", "too_long") and ", not " in message
     return BadInput(start if says_what_it_was else f"{start}, not {first['input']!r}")
+
+
+# --- --set key.path=value
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`key.path=value`, the value as YAML reads it."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {text!r}")
+    try:
+        return path.strip(), yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise BadInput(f"--set {path.strip()}: {value!r} is not a value") from None
+
+
+def assign(values: dict[str, Any], path: str, value: Any, *, whole: bool = False) -> None:
+    """Set the value at `key.path`; `whole`: a path of one key is a section, which is not set as a whole."""
+    *parents, key = path.split(".")
+    if whole and not parents:
+        raise BadInput(f"--set takes key.path=value, such as train.epochs=20; {path!r} is a whole section")
+    for parent in parents:
+        values = values.setdefault(parent, {})
+        if not isinstance(values, dict):
+            raise BadInput(f"--set {path}: {parent!r} has no keys below it")
+    values[key] = value

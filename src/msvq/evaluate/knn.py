@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.distributed import map_sharded
-from msvq.core.schema import Section
+from msvq.core.schema import MayChange, Section
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import held_out
 from msvq.methods.base import Method
@@ -29,7 +29,7 @@ MIN_ROWS = 64  # fewer would read the bank more often than they multiply by it
 class EvaluateSettings(Section):
     """Online kNN."""
 
-    every: Annotated[int, Ge(1)] = 1  # epochs between measurements
+    every: Annotated[int, Ge(1), MayChange.TRAINING] = 1  # epochs between measurements
     knn_k: Annotated[int, Ge(1)] = 200  # neighbours that vote
     knn_temp: Annotated[float, Gt(0)] = 0.1  # a vote weighs exp(cosine / temperature)
     knn_bank: Annotated[int, Ge(1)] | None = None  # compare with at most so many labelled pictures; None: all

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from msvq.export.subject import ExportSource
 from msvq.report.records import read_record
+from msvq.runs.encoder import LoadedEncoder
 
 
 class Measured(NamedTuple):
@@ -18,21 +18,21 @@ class Measured(NamedTuple):
     top5: float | None
 
 
-def measured(subject: ExportSource) -> list[Measured]:
+def measured(encoder: LoadedEncoder) -> list[Measured]:
     """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does."""
-    record = read_record(subject.run.path)
-    results = [result for result in record.results if _is_of(result, subject)]
+    record = read_record(encoder.run.path)
+    results = [result for result in record.results if _is_of(result, encoder)]
     found = [row for row in map(_of_result, results) if row is not None]
     own_knn = any(result.get("kind") == "knn" and not result.get("transfer") for result in results)
     keys = {"knn_top1": "test pictures, measured while training"} if not own_knn else {}
     keys |= {"knn_top1_val": "training pictures whose labels were held out"}
-    lines = [line for line in record.metrics if subject.of_run and line["step"] == subject.step]
-    return found + [row for key, note in keys.items() for row in _from_log(lines, key, note, subject)]
+    lines = [line for line in record.metrics if encoder.of_run and line["step"] == encoder.step]
+    return found + [row for key, note in keys.items() for row in _from_log(lines, key, note, encoder)]
 
 
-def _is_of(result: Mapping[str, Any], subject: ExportSource) -> bool:
-    same_step = subject.step is None or result.get("step") in (None, subject.step)
-    return result.get("checkpoint", "last") == subject.checkpoint and same_step
+def _is_of(result: Mapping[str, Any], encoder: LoadedEncoder) -> bool:
+    same_step = encoder.step is None or result.get("step") in (None, encoder.step)
+    return result.get("checkpoint", "last") == encoder.checkpoint and same_step
 
 
 def _of_result(result: Mapping[str, Any]) -> Measured | None:
@@ -48,11 +48,11 @@ def _of_result(result: Mapping[str, Any]) -> Measured | None:
     return Measured(str(result["protocol"]), data, ", ".join(notes), float(top1), _number(top5))
 
 
-def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, subject: ExportSource) -> list[Measured]:
+def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, encoder: LoadedEncoder) -> list[Measured]:
     """The online kNN, in the precision of the training."""
-    settings, values = subject.run.config.evaluate, [line[key] for line in lines if _is_number(line.get(key))]
+    settings, values = encoder.run.config.evaluate, [line[key] for line in lines if _is_number(line.get(key))]
     name = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"
-    return [Measured(name, subject.data, note, float(values[-1]), None)] if values else []
+    return [Measured(name, encoder.data, note, float(values[-1]), None)] if values else []
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from msvq.config.adapt import fill_from_data, fit_to_data
+from msvq.config.build import build_method, make_augment
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -28,9 +29,7 @@ from msvq.data.splits import Splits
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Stream, Streamed
 from msvq.methods import METHODS
-from msvq.train.build import build_method
 from msvq.train.limits import room_for_networks
-from msvq.train.pretrain import make_trainer
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
@@ -104,7 +103,15 @@ def run_trial(
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=device)
     shown = TrainingDisplay(Console(quiet=True), total_steps=1, epochs=1)
     with tempfile.TemporaryDirectory(prefix="msvq-") as folder:
-        trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=shown)
+        trainer = Trainer(
+            method,
+            loader,
+            make_augment(settings, data),
+            settings.train,
+            directory=Path(folder),
+            display=shown,
+            precision=settings.train.precision,
+        )
         yield Rehearsal(settings, trainer, tuple(notes))
 
 

@@ -20,7 +20,8 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from msvq.api import Run
+from msvq.api import Run, pretrain
+from msvq.config.build import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device
@@ -28,11 +29,9 @@ from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.reproduce.experiments import MADE_BY, Cell, find_scale, is_finished
+from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.runs.run_dir import LOCK
-from msvq.runs.weights import load_encoder
-from msvq.train.build import build_method
-from msvq.train.pretrain import pretrain
 from msvq.train.signals import Interruptions
 
 PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave
@@ -104,7 +103,7 @@ def draw_map(run: Run, data_root: str | None, display: Display) -> None:
     try:
         device = resolve_device("auto")
         fresh = build_method(run.config, data.size).to(device).encoder
-        encoders = {"before": fresh, "after": load_encoder(run).encoder.to(device)}
+        encoders = {"before": fresh, "after": load_encoder(run).network.to(device)}
         save_map(
             run.path / "eval" / "map.npz", data, encoders, feature_function(data, device, "fp32"), num=MAP_PICTURES
         )

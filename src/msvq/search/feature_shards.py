@@ -24,7 +24,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
 from msvq.data.decode import PASSING
 from msvq.data.skipping import check_skipped
-from msvq.search.encoder import CHUNK, Embedder
+from msvq.runs.encoder import CHUNK, LoadedEncoder
 from msvq.search.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
@@ -48,7 +48,7 @@ class Parts:
     folder: Path
     source: Source
     positions: Positions  # which pictures of the source
-    embedder: Embedder
+    encoder: LoadedEncoder
     skipped: dict[int, str] = field(default_factory=dict)  # once complete: position and reason
     kept: Positions = field(default_factory=lambda: np.zeros(0, np.int64))  # once complete
 
@@ -93,7 +93,7 @@ class Parts:
 
     def _begin(self, display: Display) -> None:
         chosen = hashlib.sha256(np.ascontiguousarray(self.positions).data).hexdigest()
-        key = f"{RULES} {PART} {self.embedder.key} {self.source.fingerprint()} {chosen}"
+        key = f"{RULES} {PART} {self.encoder.key} {self.source.fingerprint()} {chosen}"
         card = self.folder / CARD
         if card.is_file() and card.read_text(encoding="utf-8", errors="replace") == key:
             return
@@ -117,14 +117,14 @@ class Parts:
                 part = Part(file["features"], file["kept"], skipped)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, NotImplementedError):
             return None
-        whole = part.features.shape == (len(part.kept), self.embedder.feature_dim)
+        whole = part.features.shape == (len(part.kept), self.encoder.feature_dim)
         return part if whole and len(part.kept) + len(part.skipped) == len(self._stretch(number)) else None
 
     def _compute(self, numbers: list[int], batch_size: int, advance: Advance) -> Iterator[Part]:
         """The parts of these numbers. Decoding goes on across them, while the network works."""
         batch_size = min(PART, -(-batch_size // CHUNK) * CHUNK)
         pieces = (piece for number in numbers for piece in _cut(self._stretch(number)))
-        with closing(self.source.decoded(pieces, self.embedder.size)) as results:
+        with closing(self.source.decoded(pieces, self.encoder.size)) as results:
             for number in numbers:
                 stretch, features = self._stretch(number), []
                 skipped: dict[int, str] = {}
@@ -138,7 +138,7 @@ class Parts:
                     # What could not be read goes through as black, so that every batch is where it always is.
                     if done % batch_size == 0 or done == len(stretch):
                         images = np.concatenate(waiting)
-                        features.append(self.embedder(images))
+                        features.append(self.encoder(images))
                         waiting.clear()
                         advance(len(images))
                 readable = np.array([int(position) not in skipped for position in stretch])

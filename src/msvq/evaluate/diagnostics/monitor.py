@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from torch import Tensor
 
-from msvq.core.schema import Section
+from msvq.core.schema import MayChange, Section
 from msvq.evaluate.diagnostics.collapse import Verdict, verdict
 from msvq.evaluate.diagnostics.false_negatives import Audit
 from msvq.evaluate.diagnostics.health import HealthMonitor, queue_health, teacher_distances
@@ -16,9 +16,9 @@ from msvq.methods.base import Method, SoftLabel
 class AnalyzeSettings(Section):
     """How often a run looks at itself, and at how much."""
 
-    every: Annotated[int, Ge(1)] | None = None  # epochs between looks; None: as evaluate.every
-    batches: Annotated[int, Ge(1)] = 20  # the last of such an epoch, whose soft labels are audited
-    map: Annotated[int, Ge(0)] = 1500  # pictures on the embedding map after training; 0: no map
+    every: Annotated[Annotated[int, Ge(1)] | None, MayChange.TRAINING] = None  # epochs between; None: as evaluate.every
+    batches: Annotated[int, Ge(1), MayChange.TRAINING] = 20  # the last of such an epoch: their soft labels are audited
+    map: Annotated[int, Ge(0), MayChange.UPKEEP] = 1500  # pictures on the embedding map after training; 0: no map
 
 
 class AnalysisMonitor:
