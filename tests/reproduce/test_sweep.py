@@ -17,14 +17,16 @@ from rich.console import Console
 import msvq
 from msvq.cli import main
 from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.reproduce import reproduce as command
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.experiments import Cell, Task, make_tasks
 from msvq.reproduce.printing import show
 from msvq.reproduce.reproduce import plan_sweep, reproduce
-from msvq.reproduce.sweep import MANIFEST, SweepDisplay
+from msvq.reproduce.sweep import MANIFEST, SweepDisplay, check_out
 from msvq.reproduce.worker import TrainingMemory
 from msvq.runs.metrics import read_metrics
+from msvq.runs.run_dir import LOCK
 from msvq.train.signals import Interrupted
 
 ROWS = ["mocov2", "msv", "msvq"]
@@ -373,3 +375,12 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert code == 0, err
     assert "4 cells" in told and "hours" in told and "probe" in told
     assert not out.exists()
+
+
+def test_what_a_kill_at_the_start_leaves_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    (tmp_path / f".{MANIFEST}.1234.tmp").write_text('{"scale": "sm')
+    check_out(tmp_path, "smoke")
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(BadInput, match="holds files that are not a sweep"):
+        check_out(tmp_path, "smoke")
