@@ -14,8 +14,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.reproduce.experiments import CELLS
 from msvq.reproduce.formats import markdown
-from msvq.reproduce.page import RESULTS
-from msvq.reproduce.sweep import MANIFEST, read_manifest
+from msvq.reproduce.sweep import MANIFEST, RESULTS, read_manifest
 
 _BLOCK = re.compile(
     r"(?P<start><!-- result: (?P<file>[^,>]+?)(?:, figure: (?P<figure>[^>]+?))? -->\n)"

@@ -23,7 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # Files that take half a minute or more come first, so that no core works alone at the end.
 LONG = ["test_trainer", "test_faults", "test_ddp", "test_commands", "test_time_to_accuracy", "test_sweep"]
-LONG += ["test_throughput", "test_interruptions", "test_own_pictures", "test_callbacks", "test_steps"]
+LONG += [
+    "test_throughput",
+    "test_interruptions",
+    "test_own_pictures",
+    "test_callbacks",
+    "test_steps",
+    "test_current_folder",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

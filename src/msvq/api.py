@@ -14,8 +14,9 @@ from torch import nn
 
 from msvq.config.resolve import Flags
 from msvq.core.console import Display
+from msvq.core.files import check_places
 from msvq.core.launch import is_main_process
-from msvq.report.page import report_on, write_report
+from msvq.report.page import WRITTEN, report_on, write_report
 from msvq.report.summary import summary
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_encoder, read_metadata
@@ -167,6 +168,7 @@ class Run(RunDir):
 
         `method`: the file of a method of one's own, which is run only because it is named here.
         """
+        check_places(self.path, WRITTEN)
         found = analyze(self, method=method, **options)
         write_report(self.path)
         judged = found["verdict"]

@@ -18,15 +18,15 @@ import msvq
 from msvq.cli import main
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import LOCK
 from msvq.reproduce import reproduce as command
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.experiments import Cell, Task, make_tasks
 from msvq.reproduce.printing import show
 from msvq.reproduce.reproduce import plan_sweep, reproduce
-from msvq.reproduce.sweep import MANIFEST, SweepDisplay, check_out
+from msvq.reproduce.sweep import MANIFEST, SweepDisplay, check_out, sweep_directory
 from msvq.reproduce.worker import TrainingMemory
 from msvq.runs.metrics import read_metrics
-from msvq.runs.run_dir import LOCK
 from msvq.train.signals import Interrupted
 
 ROWS = ["mocov2", "msv", "msvq"]
@@ -139,7 +139,7 @@ def test_an_interrupted_sweep_leaves_a_table_of_what_is_finished(
 
 # A stand-in for the worker, without torch: what a cell's method is called says how it goes.
 STAND_IN = """
-import json, os, pathlib, signal, time
+import json, os, pathlib, signal, sys, time
 def stop(*_):
     print(json.dumps({"state": "stopped", "reason": ""}), flush=True)
     os._exit(0)
@@ -384,3 +384,20 @@ def test_what_a_kill_at_the_start_leaves_is_in_nobodys_way(tmp_path: Path) -> No
     (tmp_path / "letter.txt").touch()
     with pytest.raises(BadInput, match="holds files that are not a sweep"):
         check_out(tmp_path, "smoke")
+
+
+@pytest.mark.parametrize(
+    "name", [LOCK, "cells", "results", "results/cells", "logs", "logs/errors.log", "logs/patterns-msvq-s0.log"]
+)
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    out, others = tmp_path / "sweep", tmp_path / "others"
+    others.mkdir()
+    (others / "precious").write_text("mine")
+    place = out / name
+    place.parent.mkdir(parents=True)
+    (out / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    place.symlink_to(others if name in ("cells", "results", "results/cells", "logs") else others / "precious")
+    tasks = make_tasks(out, [(Cell("smoke", "patterns", "msvq", (), 0), ())])
+    with pytest.raises(BadInput, match="is a link to"), sweep_directory(out, "smoke", tasks):
+        pass
+    assert [path.read_text() for path in others.iterdir()] == ["mine"]

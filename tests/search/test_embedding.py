@@ -242,6 +242,30 @@ def test_a_folder_of_others_is_not_taken_for_parts(says: Says, small_run: msvq.R
     assert not (photos.parent / "e.npz").exists()
 
 
+def test_a_folder_of_parts_that_is_a_link_is_left_alone(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    others = photos.parent / "others"
+    others.mkdir()
+    for name in ("000000.npz", "parts.json"):
+        (others / name).write_text("mine")
+    (photos.parent / "e.npz.parts").symlink_to(others)
+    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
+    assert code == 2 and error.count("\n") == 1 and "e.npz.parts' is a link to" in error
+    assert sorted((path.name, path.read_text()) for path in others.iterdir()) == [
+        ("000000.npz", "mine"),
+        ("parts.json", "mine"),
+    ]
+
+
+def test_what_others_put_among_the_parts_stays(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    parts = photos.parent / "e.npz.parts"
+    parts.mkdir()
+    for name in ("mine.npz", "parts.json", "000007.npz"):
+        (parts / name).write_text("of another command")
+    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
+    assert code == 0, error
+    assert [path.name for path in parts.iterdir()] == ["mine.npz"]
+
+
 def test_the_data_are_never_written_over(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
     save_arrays(tmp_path / "e.npz")
     for name in ("list.csv", "x.skipped.csv"):

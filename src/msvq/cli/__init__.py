@@ -13,7 +13,7 @@ from msvq.cli import evaluate, export, info, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.core.launch import is_main_process
+from msvq.core.launch import is_main_process, refuse_planted_driver
 from msvq.core.version import __version__
 
 __all__ = ["app", "main"]
@@ -32,6 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments
     try:
+        refuse_planted_driver()
         code = app([a for a in arguments if a != "--debug"], prog_name="msvq", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (BadInput, UsageError, OSError) as error:

@@ -10,10 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from msvq.config.settings import Settings
-from msvq.core.errors import BadInput, unknown
-from msvq.core.schema import assign, explain, known_keys, parse_assignment
+from msvq.core.errors import BadInput, tell, unknown
+from msvq.core.schema import assign, explain, known_keys, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
-from msvq.data.sources import RECIPE_OF
+from msvq.data.sources import RECIPE_OF, is_path
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
@@ -42,6 +42,11 @@ class Flags:
         """The settings that they ask for. `base`: those of a run that goes on, unless a recipe is named."""
         flags = {field.name: getattr(self, field.name) for field in fields(self)}
         return resolve(base=base if self.recipe is None else None, **flags)
+
+    def kept(self, settings: Settings) -> list[str] | None:
+        """What was named of the settings, where the rest is fitted to one's own pictures; None: nothing is fitted."""
+        fitted = self.recipe is None and is_path(settings.data.source)
+        return [text.partition("=")[0].strip() for text in self.overrides] if fitted else None
 
 
 def read_config(path: Path) -> Settings:
@@ -74,7 +79,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     else:
         raise unknown("recipe", str(recipe), recipe_names())
     try:
-        values = yaml.safe_load(text)
+        values = load_yaml(text)
     except RecursionError:
         raise BadInput(f"recipe {str(recipe)!r} is nested too deeply to be one") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: what looks like a date and is none, for one
@@ -155,7 +160,7 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
     for key, options in defaults.items():
         if options is not None and not isinstance(options, dict):
-            raise BadInput(f"method_defaults.{key} is a block of keys, not {options!r}")
+            raise BadInput(f"method_defaults.{key} is a block of keys, not {tell(options)}")
         if key not in METHODS and not is_external(str(key)):
             raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")

@@ -29,9 +29,9 @@ Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_
 def parse_save_interval(every: int | str) -> tuple[int | None, float]:
     """(steps, 0.0) or (None, seconds)."""
     text = str(every).strip()
-    if text.isdigit() and int(text) > 0:
+    if re.fullmatch(r"\d{1,15}", text) and int(text) > 0:
         return int(text), 0.0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text)
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([smh])", text)
     if found is None or float(found[1]) == 0:
         raise ValueError("give a number of steps, or a time such as 30s, 5m or 2h")
     return None, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

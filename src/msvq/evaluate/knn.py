@@ -162,4 +162,4 @@ class KnnMonitor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.best, self.best_val = state["best"], state["best_val"]
+        self.best, self.best_val = float(state["best"]), float(state["best_val"])

@@ -1,10 +1,9 @@
 """The accuracies that were measured of the very weights that are exported."""
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
-from msvq.report.records import read_record
+from msvq.report.records import is_number, read_record
 from msvq.runs.encoder import LoadedEncoder
 
 
@@ -37,12 +36,12 @@ def _is_of(result: Mapping[str, Any], encoder: LoadedEncoder) -> bool:
 
 def _of_result(result: Mapping[str, Any]) -> Measured | None:
     top1, top5, labels = result.get("top1"), result.get("top5"), result.get("labels", 1)
-    if not _is_number(top1):
+    if not is_number(top1):
         return None
     notes = ["not the data it was trained on"] if result.get("transfer") else []
-    if _is_number(labels) and labels < 1:
+    if is_number(labels) and labels < 1:
         notes.append(f"with {100 * labels:g} % of the labels")
-    if _is_number(result.get("num_test")):
+    if is_number(result.get("num_test")):
         notes.append(f"{result['num_test']:,} test pictures")
     data = str(result.get("data", "unknown data"))
     return Measured(str(result["protocol"]), data, ", ".join(notes), float(top1), _number(top5))
@@ -50,14 +49,10 @@ def _of_result(result: Mapping[str, Any]) -> Measured | None:
 
 def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, encoder: LoadedEncoder) -> list[Measured]:
     """The online kNN, in the precision of the training."""
-    settings, values = encoder.run.config.evaluate, [line[key] for line in lines if _is_number(line.get(key))]
+    settings, values = encoder.run.config.evaluate, [line[key] for line in lines if is_number(line.get(key))]
     name = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"
     return [Measured(name, encoder.data, note, float(values[-1]), None)] if values else []
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 def _number(value: Any) -> float | None:
-    return float(value) if _is_number(value) else None
+    return float(value) if is_number(value) else None

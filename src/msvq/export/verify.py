@@ -1,7 +1,6 @@
 """An exported folder, loaded back by its own library in a fresh process and compared with the original."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.errors import BadInput
+from msvq.core.launch import child_environment
 from msvq.data.augment import normalise
 from msvq.data.decode import decode
 from msvq.export import check
@@ -117,9 +117,9 @@ def _ask(folder: Path, question: Arrays, files: dict[str, Path], place: Path) ->
     asked, answer = place / "question.npz", place / "answer.npz"
     np.savez(asked, **question)  # type: ignore[arg-type]
     command = [sys.executable, str(check.__file__), *map(str, (folder, asked, answer, *files.values()))]
-    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = child_environment(PYTHONDONTWRITEBYTECODE="1")
     try:
-        done = subprocess.run(command, env=quiet, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise BadInput(f"the export was not loaded back within {PATIENCE} s; nothing was written") from None
     if done.returncode:

@@ -124,8 +124,6 @@ def measure_speed(cell: Cell, data_root: Path | None, display: Display) -> Speed
         needs = estimate(
             settings,
             scene,
-            recipe=cell.scale,
-            overrides=(),
             steps=TIMED_STEPS,
             available=available_memory(device),
             display=display,

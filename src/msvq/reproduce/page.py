@@ -17,12 +17,12 @@ from msvq.report.templates import resource, templates
 from msvq.reproduce import formats
 from msvq.reproduce.experiments import CELLS, STUDIES, find_scale
 from msvq.reproduce.paper import TITLES
-from msvq.reproduce.sweep import read_manifest
+from msvq.reproduce.sweep import RESULTS, read_manifest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RESULTS, PAGE = "results", "report.html"
+PAGE = "report.html"
 Y_LABELS = {"curves": "kNN accuracy (%)", "false-negatives": "false negatives found per picture"}
 
 

@@ -31,8 +31,8 @@ from msvq.reproduce.experiments import (
     make_tasks,
 )
 from msvq.reproduce.formats import heading
-from msvq.reproduce.page import RESULTS, draw_curves, draw_tsne, write_page, write_study
-from msvq.reproduce.sweep import SweepDisplay, check_out, read_manifest, run_tasks, sweep_directory
+from msvq.reproduce.page import draw_curves, draw_tsne, write_page, write_study
+from msvq.reproduce.sweep import RESULTS, SweepDisplay, check_out, read_manifest, run_tasks, sweep_directory
 from msvq.reproduce.tables import build_result
 from msvq.train.resume import has_checkpoint
 from msvq.train.signals import Interrupted
@@ -148,7 +148,7 @@ def reproduce(
         check_pictures(sweep, task, data_root, display)
 
     # the cells, and what they come to
-    with sweep_directory(out, scale):
+    with sweep_directory(out, scale, tasks):
         title = heading({"number": study.number, "title": study.title, "scale": scale})
         cells = f"{len(tasks)} cell{'' if len(tasks) == 1 else 's'}, {len(tasks) - len(left)} of them finished"
         more = f"; {sweep.num_covered} more are known from elsewhere" if sweep.num_covered else ""

@@ -23,16 +23,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import LOCK, check_no_link, is_temporary, write_text
+from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
 from msvq.reproduce.estimate import count_work, time_left
-from msvq.reproduce.experiments import MADE_BY, Task
+from msvq.reproduce.experiments import CELLS, MADE_BY, Task
 from msvq.runs.metrics import read_metrics
-from msvq.runs.run_dir import LOCK, is_temporary, locked
+from msvq.runs.run_dir import locked
 from msvq.train.signals import Interrupted, Interruptions
 
-MANIFEST, LOGS = "sweep.json", "logs"
+MANIFEST, RESULTS, LOGS, ERRORS = "sweep.json", "results", "logs", "errors.log"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
 LOOK = 0.5  # seconds between looks at how far the cells are
 WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
@@ -64,8 +65,11 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def sweep_directory(out: Path, scale: str) -> Iterator[None]:
-    """The directory of a sweep, for us alone."""
+def sweep_directory(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
+    """The directory of a sweep, for us alone, with no link in it through which other files would be written."""
+    logs = [out / LOGS / name for name in (ERRORS, *(f"{task.cell.name}.log" for task in tasks))]
+    for path in (out / CELLS, out / RESULTS, out / RESULTS / CELLS, out / LOGS, *logs):
+        check_no_link(path)
     with locked(out):
         check_out(out, scale)  # another process may have been here since it was asked for
         if not (out / MANIFEST).is_file():
@@ -140,15 +144,14 @@ class Pool:
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
         threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
-        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
-        with (self.log / "errors.log").open("a") as errors:
+        with (self.log / ERRORS).open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
         worker = Worker(process)

@@ -24,6 +24,7 @@ from msvq.api import Run, pretrain
 from msvq.config.build import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import LOCK
 from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
@@ -31,7 +32,6 @@ from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.reproduce.experiments import MADE_BY, Cell, find_scale, is_finished
 from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate, open_for
-from msvq.runs.run_dir import LOCK
 from msvq.train.signals import Interruptions
 
 PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave
@@ -45,7 +45,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root, display = Path(order["out"]), order["data_root"], Display(console)
-    if (out / LOCK).exists():
+    if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         lock = FileLock(out / LOCK)
         with suppress(Timeout):  # what is wrong then, the run itself says better
             lock.acquire(timeout=PATIENCE)

@@ -13,7 +13,7 @@ from msvq.config.build import build_method, make_augment
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import check_places, write_text
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset
@@ -44,6 +44,7 @@ def analyze(
     display: Display | None = None,
 ) -> dict[str, Any]:
     """What `RUN/eval/analysis.json` holds; the arguments are those of `msvq analyze`."""
+    check_places(run.path, ["eval"])
     display = display or Display()
     built, name, step = load_method(run, checkpoint, method=method)
     target = resolve_device(device or "auto")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import check_places
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.core.schema import parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
@@ -33,6 +34,7 @@ def evaluate(
     display: Display | None = None,
 ) -> tuple[EvalResult, Path]:
     """The result of a protocol and the file in RUN/eval that holds it. The arguments are those of `msvq evaluate`."""
+    check_places(run.path, ["eval"])
     display = display or Display()
     check_protocols([protocol])
     settings, changes = protocol_settings(PROTOCOLS[protocol].settings, dict(map(parse_assignment, overrides)))

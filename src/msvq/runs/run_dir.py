@@ -5,10 +5,9 @@ import io
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +23,16 @@ from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import RUN_FILES, is_run, write_text
+from msvq.core.files import (
+    LOCK,
+    RUN_FILES,
+    check_no_link,
+    check_places,
+    is_run,
+    is_temporary,
+    write_text,
+    written_files,
+)
 from msvq.core.launch import num_processes
 from msvq.core.user_code import is_user_code
 from msvq.core.version import __version__
@@ -32,7 +40,6 @@ from msvq.data.store import ImageDataset
 from msvq.model.backbones import register_backbone
 from msvq.runs.metrics import read_metrics
 
-LOCK = ".lock"
 WEIGHTS, METADATA = "encoder.safetensors", "encoder.json"
 INITIAL = "initial.safetensors"  # what the encoder was before training, where it did not start afresh
 FINISHED = (WEIGHTS, METADATA, "report.html")  # the last that a run leaves
@@ -43,6 +50,7 @@ def locked(out: Path) -> Iterator[None]:
     """Keep other processes out of a run directory. A process that dies leaves no lock behind: the system holds it."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / LOCK
+    check_no_link(path)
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -73,32 +81,27 @@ def check_out(out: Path, *, overwrite: bool) -> None:
             f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
             f"or choose another directory"
         )
+    check_places(out)
 
 
 def start_directory(
     out: Path, settings: Settings, environment: dict[str, Any], skipped: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Make the run directory, without what an earlier run left in it.
+    """Make the run directory, without what an earlier run left in it; what others have put there stays.
 
     `config.yaml` is never absent from it, so that a kill in between leaves what can be started again.
     """
-    for path in [*(out / name for name in RUN_FILES if name != "config.yaml"), *filter(is_temporary, out.iterdir())]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.is_dir():  # on another disk, say: the link stays
-            for inner in path.iterdir():
-                shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
-        else:
-            path.unlink(missing_ok=True)
+    for path in written_files(out):
+        if path.name != "config.yaml":
+            path.unlink()
+    for name, wanted in RUN_FILES.items():
+        if wanted is not None:
+            with suppress(OSError):  # it is not there, or holds something of somebody else
+                (out / name).rmdir()
     write_text(out / "config.yaml", settings.to_yaml())
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
     if skipped:
         write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
-
-
-def is_temporary(path: Path) -> bool:
-    """Whether a file was being written when its process was killed."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:

@@ -22,7 +22,7 @@ from msvq.data.decode import PASSING
 from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.feature_shards import Parts, check_batch_size, check_ours, check_readable
+from msvq.search.feature_shards import LOCK, WHOLE, Parts, check_batch_size, check_ours, check_readable
 from msvq.search.formats import Table, check_apart, writer_for
 from msvq.search.source import open_source
 
@@ -94,7 +94,7 @@ def embed(
             "device": encoder.device.type,
         }
         table = Table(source, parts.kept, parts.features, encoder.feature_dim, about)
-        whole = folder / "whole"
+        whole = folder / WHOLE
         with display.task(f"writing {out.name}", len(parts.kept)) as advance:
             write_atomically(whole, lambda file: write(file, table, advance))
         listed = write_skipped(out, skipped)
@@ -109,7 +109,7 @@ def embed(
 def _alone(folder: Path, out: Path) -> Iterator[None]:
     """Keep a second process from writing the same file."""
     folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:

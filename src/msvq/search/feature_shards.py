@@ -6,11 +6,11 @@ could not. Zip files carry a checksum of each array, so a damaged part is notice
 
 import hashlib
 import json
-import shutil
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
 from msvq.core.errors import BadInput
-from msvq.core.files import write_atomically, write_text
+from msvq.core.files import check_no_link, is_temporary, write_atomically, write_text
 from msvq.data.decode import PASSING
 from msvq.data.skipping import check_skipped
 from msvq.runs.encoder import CHUNK, LoadedEncoder
@@ -29,7 +29,7 @@ from msvq.search.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other parts
-CARD = "parts.json"
+CARD, WHOLE, LOCK = "parts.json", "whole", ".lock"
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,11 @@ class Parts:
 
     def remove(self) -> None:
         """Delete them, the card last: without it the rest would be somebody else's."""
-        for path in self.folder.glob("*.npz"):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # the folder holds something else too
+            left = [*self._files(), *filter(is_temporary, self.folder.iterdir())]
+            for path in (*left, *(self.folder / name for name in (WHOLE, LOCK, CARD))):
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
 
     def _begin(self, display: Display) -> None:
         chosen = hashlib.sha256(np.ascontiguousarray(self.positions).data).hexdigest()
@@ -99,9 +101,12 @@ class Parts:
             return
         if card.is_file():
             display.note("the pictures or the encoder have changed since this was begun: starting anew")
-        for path in self.folder.glob("*.npz"):
+        for path in self._files():
             path.unlink()
         write_text(card, key)
+
+    def _files(self) -> list[Path]:
+        return [path for path in self.folder.glob("*.npz") if re.fullmatch(r"\d{6,}", path.stem)]
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06}.npz"
@@ -157,6 +162,8 @@ def _write(file: BinaryIO, part: Part) -> None:
 
 def check_ours(folder: Path) -> None:
     """Raise if a folder for parts, which is deleted in the end, holds something else."""
+    for path in (folder, folder / LOCK):
+        check_no_link(path)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{str(folder)!r} is in the way: parts go there; move it away, or choose another --out")
     if folder.is_dir() and not (folder / CARD).is_file() and any(path.name[0] != "." for path in folder.iterdir()):

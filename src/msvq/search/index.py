@@ -146,7 +146,7 @@ def _make(source: Source, encoder: LoadedEncoder, place: Path, key: str, batch_s
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     parts.remove()
-    others = [folder for folder in place.iterdir() if folder.is_dir() and folder.name != key]
+    others = [folder for folder in place.iterdir() if (folder / CARD).is_file() and folder.name != key]
     for older in sorted(others, key=lambda folder: folder.stat().st_mtime)[: -KEPT + 1]:
         shutil.rmtree(older, ignore_errors=True)
 

@@ -135,6 +135,9 @@ class WeightsAndBiases(Remembering):
 
     def open(self, run: Path, settings: Mapping[str, Any], step: int) -> str:
         """Begin, or go on after `step`."""
+        for place in ("wandb/settings", ".wandb/settings"):  # wandb reads it unasked, and it may name another server
+            if Path(place).exists():
+                raise BadInput(f"wandb would obey {place!r} of the current folder; remove it, or start elsewhere")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its reports about itself were not asked for
         wandb = import_module(self.package)
         self.memory = Memory(run / self.name / MEMORY)

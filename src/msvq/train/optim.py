@@ -7,6 +7,16 @@ import torch
 from msvq.methods.base import Method
 
 
+def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take the momentum of a saved state; everything else follows from the settings. Raises if it does not fit."""
+    optimiser.load_state_dict({**state, "param_groups": optimiser.state_dict()["param_groups"]})
+    for group in optimiser.param_groups if optimiser.state else ():
+        for p in group["params"]:
+            momentum = optimiser.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+            if momentum.shape != p.shape or momentum.dtype != p.dtype:
+                raise ValueError(f"momentum of {list(momentum.shape)} for {list(p.shape)}")
+
+
 def make_optimiser(
     method: Method, *, weight_decay: float, decay_norm_and_bias: bool, scaled: bool = False
 ) -> torch.optim.SGD:

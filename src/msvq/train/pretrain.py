@@ -20,11 +20,11 @@ from msvq.core.distributed import (
     process_group,
 )
 from msvq.core.errors import BadInput, unknown
-from msvq.core.files import is_run
+from msvq.core.files import check_places, is_run
 from msvq.core.launch import is_main_process
 from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
-from msvq.data.sources import check_source, is_path, open_dataset
+from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import Verdict
 from msvq.evaluate.diagnostics.health import HealthMonitor, pair_function
@@ -77,6 +77,7 @@ def pretrain(
             listeners = Listeners(make_loggers(loggers), callbacks)
             automatic, mode = mode == "auto", mode_for(out, mode)
             if mode == "resume" and out.is_dir() and is_main_process():
+                check_places(out)
                 held.enter_context(locked(out))
                 if is_run(out):
                     remove_leftovers(out / "checkpoints")
@@ -101,9 +102,8 @@ def pretrain(
 
         # --- build the method
         with errors_on_all_ranks():
-            fitting = is_path(config.data.source) and flags.recipe is None and saved is None
-            keep = [text.partition("=")[0].strip() for text in flags.overrides] if fitting else None
             init = load_initial_weights(config, data.size) if saved is None else None  # else the checkpoint counts
+            keep = flags.kept(config) if saved is None else None
             config, method, loader, notes = prepare(config, data, device, keep, init)
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
         check_same_on_all_ranks(config.to_yaml() + data.fingerprint() + begun + (init.sha256 if init else ""))
@@ -239,7 +239,8 @@ def make_trainer(
 
 def go_on(trainer: Trainer, saved: Saved) -> None:
     """Put the trainer where the run stands."""
-    trainer.load(saved.state)
+    with errors_on_all_ranks():
+        trainer.load(saved.state)
     if trainer.step < trainer.total_steps:
         invalidate_results(saved.path)
     if saved.state["record"] != trainer.record:  # what was changed lasts from here on, whatever happens next

@@ -18,7 +18,7 @@ from msvq.core.schema import Change, MayChange, diff
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import is_path
 from msvq.data.store import ImageDataset
-from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint
+from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint, whole_state
 from msvq.runs.encoder import state_dict_mismatch
 from msvq.runs.run_dir import FINISHED
 
@@ -84,9 +84,11 @@ def open_saved(out: Path, display: Display) -> Saved:
         raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
     written = read_config(out / "config.yaml")
     state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
+    with whole_state(out / "checkpoints", {"total_steps": 0, "record": {"settings": {}}, "method": {}}, state):
+        begun = state["record"]["settings"]
     try:
-        settings = Settings.model_validate(state["record"]["settings"])
-    except (ValidationError, KeyError, TypeError):
+        settings = Settings.model_validate(begun)
+    except ValidationError:
         raise BadInput(
             f"the checkpoints in {str(out)!r} are of another version of msvq; continue with that one, or start anew"
         ) from None
@@ -152,6 +154,7 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
     if environment.is_file():
         try:
             known = dict(json.loads(environment.read_text(encoding="utf-8")))
+            resumed = list(known.get("resumed", []))
         except (ValueError, TypeError, RecursionError):
             raise BadInput(f"{environment} is damaged; restore it, or remove it to go on without") from None
         before = known.get("processes", 1)
@@ -159,6 +162,6 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
             changed["processes"] = [before, num_processes()]
             known["processes"] = num_processes()
         if changed:
-            known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
+            known["resumed"] = [*resumed, {"step": saved.state["step"], "changed": changed}]
             write_text(environment, json.dumps(known, indent=2) + "\n")
     write_text(saved.path / "config.yaml", settings.to_yaml())

@@ -17,13 +17,13 @@ from msvq.core.runtime import Stream, autocast, derive_seed, keep_freed_memory, 
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
-from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint
+from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint, whole_state
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import Listeners
 from msvq.train.compile import compile_errors_as_sentence, compile_networks
 from msvq.train.ddp import gather_soft_labels, no_grad_sync, sync_batchnorm_stats, wrap_ddp
 from msvq.train.limits import check_fit, enough_memory
-from msvq.train.optim import make_optimiser
+from msvq.train.optim import load_optimiser, make_optimiser
 from msvq.train.progress import TrainingDisplay
 from msvq.train.signals import Interrupted, Interruptions
 
@@ -253,9 +253,9 @@ class Trainer:
             self._log("eval", {"step": self.step, "epoch": epoch, **values})
         self.method.train()
 
-    def save(self) -> None:
-        """Write a checkpoint with everything in it."""
-        state = {
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run goes on from."""
+        return {
             "step": self.step,
             "encoder": self._encoder_prefix(),
             "total_steps": self.total_steps,
@@ -267,6 +267,10 @@ class Trainer:
             "generator": self.generator.get_state(),
             "monitors": {type(monitor).__name__: monitor.state_dict() for monitor in self.monitors},
         }
+
+    def save(self) -> None:
+        """Write a checkpoint with everything in it."""
+        state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
         if is_main_process():
             save_checkpoint(self.checkpoints, state)
@@ -288,13 +292,17 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
-        self.step, self.resumed = state["step"], True
-        self.epoch_loss, self.epoch_steps = state["epoch_loss"]
-        self.method.load_state_dict(state["method"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        if state.get("scaler"):
-            self.scaler.load_state_dict(state["scaler"])
-        self.generator.set_state(state["generator"])
-        for monitor in self.monitors:
-            monitor.load_state_dict(state["monitors"][type(monitor).__name__])
+        own = self.state_dict() | {"record": {}} | ({} if state.get("scaler") else {"scaler": {}})
+        with whole_state(self.checkpoints, own, state):
+            self.step, self.resumed = state["step"], True
+            if self.step > self.total_steps:
+                raise ValueError(f"step {self.step} of {self.total_steps}")
+            self.epoch_loss, self.epoch_steps = state["epoch_loss"]
+            self.method.load_state_dict(state["method"])
+            load_optimiser(self.optimiser, state["optimiser"])
+            if state.get("scaler"):
+                self.scaler.load_state_dict(state["scaler"])
+            self.generator.set_state(state["generator"])
+            for monitor in self.monitors:
+                monitor.load_state_dict(state["monitors"][type(monitor).__name__])
         self.log.rewind(self.step)

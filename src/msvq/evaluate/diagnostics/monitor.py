@@ -88,7 +88,8 @@ class AnalysisMonitor:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.history, self.state = list(state["history"]), state["state"]
+        self.history = [{key: float(value) for key, value in line.items()} for line in state["history"]]
+        self.state = state["state"]
         self.audit.load_state_dict(state["audit"])
         self.audited = state.get("audited")
 
