@@ -21,7 +21,7 @@ from msvq.cli.options import (
     Stopped,
     app,
 )
-from msvq.core.console import printable
+from msvq.core.console import say
 from msvq.core.launch import is_main_process
 
 
@@ -132,8 +132,7 @@ def pretrain(
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_main_process():
         return
-    where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
-    Console().print(where, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    say(Console(), f"run     {run.path}\nreport  {run.path / 'report.html'}")
 
 
 def _written(out: Path) -> int | None:
