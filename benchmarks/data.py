@@ -30,7 +30,7 @@ from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.files import packs
 from msvq.data.loader import Loader
-from msvq.data.packing import open_pack
+from msvq.data.pack import open_pack
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataPlan, DataSettings, fitting_sizes, open_dataset
 from msvq.data.sources.folders import FileImages, list_folder

@@ -9,7 +9,7 @@ import pytest
 from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.data.decode import decode
-from msvq.data.packing import Pack, is_packed, open_pack
+from msvq.data.pack import Pack, is_packed, open_pack
 from msvq.data.sources.folders import FileImages, list_folder
 from msvq.preflight.plan import plan
 

@@ -17,7 +17,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.core.runtime import resolve_device
-from msvq.data.packing import pack_bytes
+from msvq.data.pack import pack_bytes
 from msvq.data.sources import ImageSource, find_images, plan_data
 from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED, find_benchmark
 from msvq.data.sources.hub import PREFIX

@@ -15,7 +15,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.core.schema import MayChange, Section
 from msvq.data.decode import header_size
-from msvq.data.packing import is_packed, open_pack, pack_bytes
+from msvq.data.pack import is_packed, open_pack, pack_bytes
 from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset
 from msvq.data.stream import Stream, StreamedSplit
 from msvq.data.workers import Result, Workers, chunked, perform
