@@ -40,7 +40,6 @@ from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
 from msvq.train.build import build_method
 from msvq.train.pretrain import make_trainer
-from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
 REPETITIONS = 5
@@ -170,8 +169,7 @@ def feeding(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             settings = fill_from_data(settings, data, torch.device("cpu"))
             loader = Loader(data.train, batch_size=256, seed=0, device=torch.device("cpu"))
-            method, display = build_method(settings, size), TrainingDisplay(Display().console, total_steps=1, epochs=1)
-            trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=display)
+            trainer = make_trainer(settings, data, build_method(settings, size), loader, directory=Path(folder))
             batch = next(trainer.loader.epoch(0))
             images, labels, indices = batch
             trainer.train_step(images, labels, indices, 0.01)

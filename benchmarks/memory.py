@@ -26,10 +26,9 @@ from msvq.data.packing import pack_bytes
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import KnnMonitor
 from msvq.train.build import build_method
+from msvq.train.monitors import KnnMonitor
 from msvq.train.pretrain import make_trainer
-from msvq.train.progress import TrainingDisplay
 
 
 def main() -> None:
@@ -45,10 +44,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = fill_from_data(settings, data, torch.device("cpu"))
         loader = Loader(data.train, batch_size=settings.train.batch_size, seed=0, device=torch.device("cpu"))
-        method, display = build_method(settings, side), TrainingDisplay(Display().console, total_steps=1, epochs=1)
-        trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=display)
+        trainer = make_trainer(settings, data, build_method(settings, side), loader, directory=Path(folder))
         features = feature_function(data, torch.device("cpu"), "fp32")
-        knn = KnnMonitor(data, settings.evaluate, epochs=1, features=features)
+        knn = KnnMonitor(data, settings.evaluate, features=features)
         with PeakOfAnonymous() as peak:
             batches = trainer.loader.epoch(0)
             batch = next(batches)
@@ -56,7 +54,7 @@ def main() -> None:
                 trainer.train_step(*batch, 0.01)
                 batch = next(batches) if kind == "mapped" else batch
             if kind == "mapped":
-                knn.measure(trainer.method, 1)
+                knn.measure(trainer.method.encoder)
                 for _ in range(3):
                     trainer.train_step(*next(batches), 0.01)
     mapped = pack_bytes(num, side) / 1e9 if kind == "mapped" else 0

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from msvq.config.adapt import fill_from_data
 from msvq.config.resolve import resolve
-from msvq.core.console import Display
 from msvq.core.runtime import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
@@ -29,7 +28,6 @@ from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
 from msvq.train.build import build_method
 from msvq.train.pretrain import make_trainer
-from msvq.train.progress import TrainingDisplay
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader
@@ -70,7 +68,6 @@ class Product:
             build_method(settings, size),
             loader,
             directory=Path(self.directory.name),
-            display=TrainingDisplay(Display().console, total_steps=1, epochs=1),
         )
         self.trainer.method.train()
 

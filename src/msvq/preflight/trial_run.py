@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
 from msvq.config.adapt import fill_from_data, fit_to_data
 from msvq.config.settings import Settings
@@ -29,9 +28,8 @@ from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Stream, Streamed
 from msvq.methods import METHODS
 from msvq.train.build import build_method
-from msvq.train.limits import room_for_networks
 from msvq.train.pretrain import make_trainer
-from msvq.train.progress import TrainingDisplay
+from msvq.train.step import check_fit, room_for_networks
 from msvq.train.trainer import Trainer
 
 MADE_UP = 512  # pictures that stand in for any number: each is used again and again
@@ -102,9 +100,9 @@ def run_trial(
     if not len(pictures):
         raise BadInput(f"{settings.method_name} learns from labels, and {data.name} has none; choose another --method")
     loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=device)
-    shown = TrainingDisplay(Console(quiet=True), total_steps=1, epochs=1)
+    check_fit(method, settings.train.batch_size, settings.train.accumulate)
     with tempfile.TemporaryDirectory(prefix="msvq-") as folder:
-        trainer = make_trainer(settings, data, method, loader, directory=Path(folder), display=shown)
+        trainer = make_trainer(settings, data, method, loader, directory=Path(folder))
         yield Rehearsal(settings, trainer, tuple(notes))
 
 

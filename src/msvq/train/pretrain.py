@@ -1,6 +1,6 @@
 """One call from pictures to an encoder: it wires data, method, trainer, kNN and report together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,7 @@ from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, is_path, open_dataset
 from msvq.data.store import ImageDataset
-from msvq.evaluate.diagnostics.collapse import Verdict
-from msvq.evaluate.diagnostics.health import HealthMonitor
-from msvq.evaluate.diagnostics.monitor import AnalysisMonitor
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import KnnMonitor
 from msvq.evaluate.protocols import check_protocols
 from msvq.methods import METHODS, Method
 from msvq.report.page import write_report
@@ -40,10 +36,10 @@ from msvq.runs.encoder_card import save_encoder
 from msvq.runs.finished import evaluate_finished_run, pair_function
 from msvq.runs.run_dir import add_skipped, check_choice, check_out, environment, locked, start_directory
 from msvq.train.build import build_method, make_augment
-from msvq.train.callbacks import Callback, Listeners
+from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
 from msvq.train.init_weights import InitialWeights, load_initial_weights
-from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.loggers import make_loggers
+from msvq.train.monitors import AnalysisMonitor, KnnMonitor
 from msvq.train.progress import TrainingDisplay
 from msvq.train.resume import (
     Saved,
@@ -53,7 +49,8 @@ from msvq.train.resume import (
     invalidate_results,
     open_saved,
 )
-from msvq.train.trainer import Monitor, Observer, Trainer
+from msvq.train.step import check_fit, room_for_networks
+from msvq.train.trainer import Trainer
 
 
 def pretrain(
@@ -97,7 +94,7 @@ def pretrain(
         with errors_on_all_ranks():
             check_protocols(protocols)
             check_choice(resume or auto_resume, overwrite)
-            listeners = Listeners(make_loggers(loggers), callbacks)
+            listeners = [*make_loggers(loggers), *wrap_functions(callbacks)]
             if auto_resume:
                 resume = has_checkpoint(out)
                 overwrite = overwrite or has_nothing_to_lose(out)
@@ -200,32 +197,11 @@ def prepare(
 
 
 def make_trainer(
-    settings: Settings,
-    data: ImageDataset,
-    method: Method,
-    loader: Loader,
-    *,
-    directory: Path,
-    display: TrainingDisplay,
-    monitors: Sequence[Monitor] = (),
-    observers: Sequence[Observer] = (),
-    record: Mapping[str, Any] | None = None,
-    listeners: Listeners | None = None,
+    settings: Settings, data: ImageDataset, method: Method, loader: Loader, *, directory: Path, **options: Any
 ) -> Trainer:
-    """The loop for complete settings."""
-    return Trainer(
-        method,
-        loader,
-        make_augment(settings, data),
-        settings.train,
-        directory=directory,
-        display=display,
-        precision=settings.train.precision,
-        monitors=monitors,
-        observers=observers,
-        record=record,
-        listeners=listeners,
-    )
+    """The loop for complete settings; `options` are the other keywords of `Trainer`."""
+    augment, precision = make_augment(settings, data), settings.train.precision
+    return Trainer(method, loader, augment, settings.train, directory=directory, precision=precision, **options)
 
 
 def train(
@@ -237,7 +213,7 @@ def train(
     *,
     console: Console,
     saved: Saved | None,
-    listeners: Listeners | None = None,
+    listeners: Sequence[TrainerCallback] = (),
     protocols: Sequence[str] = (),
 ) -> Run:
     """Train to the end and write everything that the run leaves behind."""
@@ -247,44 +223,32 @@ def train(
         console.print("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
     if data.has_labels and settings.evaluate.knn_k > len(data.bank):
         console.print(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
-    epochs, run = settings.train.epochs, Run(out)
-    watch = AnalysisMonitor(
-        HealthMonitor(
-            data.train,
-            every=settings.analyze.every or settings.evaluate.every,
-            epochs=epochs,
-            features=features,
-            pairs=pair_function(settings, data, loader.device),
-        ),
-        settings.analyze,
-        steps_per_epoch=len(loader),
-        warn=lambda verdict: warn(verdict, console),
-    )
-    monitors: list[Monitor] = [watch]
-    knn: KnnMonitor | None = None
+    run = Run(out)
+    monitors: list[TrainerCallback] = []
     if data.has_labels:
         evaluation = settings.evaluate
         if METHODS[settings.method_name].needs_labels:  # it has learned the labels of what would be held out
             evaluation = evaluation.model_copy(update={"validation": 0.0})
-        knn = KnnMonitor(data, evaluation, epochs=epochs, features=features)
-        monitors.insert(0, knn)
+        monitors.append(KnnMonitor(data, evaluation, features=features))
     else:
         console.print("note: no labels, so no accuracy: rank and spread tell of a collapse", highlight=False)
-    display = TrainingDisplay(console, total_steps=epochs * len(loader), epochs=epochs)
+    analysis = AnalysisMonitor(
+        data.train,
+        settings.analyze,
+        every=settings.analyze.every or settings.evaluate.every,
+        features=features,
+        pairs=pair_function(settings, data, loader.device),
+    )
     trainer = make_trainer(
         settings,
         data,
         method,
         loader,
         directory=out,
-        display=display,
-        monitors=monitors,
-        observers=[watch],
+        callbacks=[*monitors, analysis, *listeners, TrainingDisplay(console)],
         record={"settings": settings.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
-        listeners=listeners,
+        announce=Display(console).note,
     )
-    if knn is not None:
-        knn.on_best = trainer.save_best
     if saved is not None:
         trainer.load(saved.state)
         if trainer.step < trainer.total_steps:
@@ -309,8 +273,3 @@ def train(
     )
     write_report(out)
     return run
-
-
-def warn(verdict: Verdict, console: Console) -> None:
-    """Say that a run is collapsing, and what to try."""
-    Display(console).note(" ".join([f"warning: {verdict.sentence}", *verdict.advice]))
