@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 
 from msvq.config.adapt import fill_from_data
+from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.files import packs
@@ -38,8 +39,6 @@ from msvq.data.sources import DataSettings, open_dataset, open_files, probe_size
 from msvq.data.store import ImageSplit
 from msvq.data.stream import PIECE, Stream, Streamed
 from msvq.data.workers import Workers, available_cores, perform
-from msvq.train.build import build_method
-from msvq.train.pretrain import make_trainer
 from msvq.train.trainer import Trainer
 
 REPETITIONS = 5
@@ -169,7 +168,14 @@ def feeding(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             settings = fill_from_data(settings, data, torch.device("cpu"))
             loader = Loader(data.train, batch_size=256, seed=0, device=torch.device("cpu"))
-            trainer = make_trainer(settings, data, build_method(settings, size), loader, directory=Path(folder))
+            trainer = Trainer(
+                build_method(settings, size),
+                loader,
+                make_augment(settings, data),
+                settings.train,
+                directory=Path(folder),
+                precision=settings.train.precision,
+            )
             batch = next(trainer.loader.epoch(0))
             images, labels, indices = batch
             trainer.train_step(images, labels, indices, 0.01)

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from msvq.config.adapt import fill_from_data
+from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.data.hub import HubPictures
@@ -26,9 +27,8 @@ from msvq.data.packing import pack_bytes
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
 from msvq.evaluate.features import feature_function
-from msvq.train.build import build_method
 from msvq.train.monitors import KnnMonitor
-from msvq.train.pretrain import make_trainer
+from msvq.train.trainer import Trainer
 
 
 def main() -> None:
@@ -44,7 +44,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = fill_from_data(settings, data, torch.device("cpu"))
         loader = Loader(data.train, batch_size=settings.train.batch_size, seed=0, device=torch.device("cpu"))
-        trainer = make_trainer(settings, data, build_method(settings, side), loader, directory=Path(folder))
+        trainer = Trainer(
+            build_method(settings, side),
+            loader,
+            make_augment(settings, data),
+            settings.train,
+            directory=Path(folder),
+            precision=settings.train.precision,
+        )
         features = feature_function(data, torch.device("cpu"), "fp32")
         knn = KnnMonitor(data, settings.evaluate, features=features)
         with PeakOfAnonymous() as peak:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.config.adapt import fill_from_data
+from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
 from msvq.core.runtime import autocast
 from msvq.data.loader import Loader
@@ -26,8 +27,7 @@ from msvq.data.store import ImageDataset, ImageSplit
 from msvq.methods import Batch
 from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
-from msvq.train.build import build_method
-from msvq.train.pretrain import make_trainer
+from msvq.train.trainer import Trainer
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader
@@ -62,11 +62,12 @@ class Product:
         loader = Loader(pictures, batch_size=settings.train.batch_size, seed=seed, device=CPU)
         self.directory = tempfile.TemporaryDirectory()
         self.lr, self.settings, self.size = BASE_RATE, settings, size
-        self.trainer = make_trainer(
-            settings,
-            data,
+        self.trainer = Trainer(
             build_method(settings, size),
             loader,
+            make_augment(settings, data),
+            settings.train,
+            precision=settings.train.precision,
             directory=Path(self.directory.name),
         )
         self.trainer.method.train()

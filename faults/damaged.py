@@ -1,6 +1,7 @@
 """Files that are cut or changed."""
 
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -9,16 +10,18 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from tests.damage import suffer
+from tests.damage import changes, suffer
 
 import msvq
 from faults.processes import photographs
 from faults.small import Row, differences, train
 from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
+from msvq.report.page import write_report
 from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
-from msvq.runs.weights import load_encoder
+from msvq.runs.encoder import load_encoder
 from msvq.train.trainer import Trainer
 
 
@@ -26,7 +29,8 @@ def damage(folder: Path, quick: bool) -> list[Row]:
     """A checkpoint, an encoder, a config and a cache cut and flipped at random places."""
     places = 10 if quick else 200
     run = train(folder / "run", epochs=2)
-    return [_checkpoint(run, places), *_encoder(run, places), _config(run, places), _cache(folder, places)]
+    cut = [_checkpoint(run, places), *_encoder(run, places), _config(run, places), _cache(folder, places)]
+    return [*cut, _tampered(run, places)]
 
 
 def _checkpoint(run: msvq.Run, places: int) -> Row:
@@ -48,7 +52,7 @@ def _checkpoint(run: msvq.Run, places: int) -> Row:
 
 def _encoder(run: msvq.Run, places: int) -> list[Row]:
     def read() -> str:
-        return str({k: v.sum().item() for k, v in load_encoder(msvq.load(run.path)).encoder.state_dict().items()})
+        return str({k: v.sum().item() for k, v in load_encoder(msvq.load(run.path)).network.state_dict().items()})
 
     good = read()
     names = ("encoder.safetensors", "encoder.json")
@@ -88,6 +92,26 @@ def _cache(folder: Path, places: int) -> Row:
             outcomes += suffer(paths[0], read, good, num=max(1, places // 4), restore=False)
     assert dict(outcomes) == {"mended": sum(outcomes.values())}, outcomes
     return Row("packed pictures cut or flipped", sum(outcomes.values()), "noticed and packed again; never wrong")
+
+
+def _tampered(run: msvq.Run, places: int) -> Row:
+    """Values of another type, broken or left out in the files that the report reads."""
+    files = [*sorted((run.path / "eval").glob("*.json")), run.path / "environment.json"]
+    outcomes = Counter[str]()
+    for path in files:
+        content = path.read_bytes()
+        tried = list(changes(json.loads(content)))
+        for _, changed in tried[:: max(1, len(tried) // places)]:
+            path.write_text(json.dumps(changed), encoding="utf-8")
+            try:
+                write_report(run.path, figures=False)
+                outcomes["pages"] += 1
+            except BadInput:
+                outcomes["refused"] += 1
+        path.write_bytes(content)
+    write_report(run.path)
+    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+    return Row("results tampered with", sum(outcomes.values()), f"{told}; never a traceback")
 
 
 class _StandStill:

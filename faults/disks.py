@@ -1,4 +1,4 @@
-"""Disks that are full, and directories that may not be written to."""
+"""Disks that are full, directories that may not be written to, and links that lead out of them."""
 
 import errno
 import os
@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from faults.small import Child, Row, assert_same, train
+from msvq.core.files import LOCK, RUN_FILES, WRITTEN_IN_PLACE
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.resume import has_checkpoint
 
@@ -112,3 +113,31 @@ def _become_nobody() -> None:
     if os.getuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
+
+
+def links(folder: Path, quick: bool) -> Row:
+    """Each file and folder of a run in turn is a link to somebody else's, when the run is replaced or continued."""
+    whole = train(folder / "whole", epochs=1, init=train(folder / "first", epochs=1).path).path
+    out, others, tried = folder / "run", folder / "others", 0
+    for name in [LOCK, *RUN_FILES][:: 6 if quick else 1]:
+        refused = RUN_FILES.get(name) is not None or name in WRITTEN_IN_PLACE
+        for options in ({"overwrite": True}, {"resume": True, "epochs": 2}):
+            shutil.copytree(whole, out)
+            others.mkdir()
+            (others / "precious").write_text("mine")
+            place, target = out / name, others / name
+            if place.exists():
+                place.rename(target)
+            elif RUN_FILES.get(name) is not None:
+                target.mkdir()
+            else:
+                target.write_text("mine")
+            place.symlink_to(target)
+            before = {path: path.read_bytes() for path in others.rglob("*") if path.is_file()}
+            assert Child(partial(train, out, **options)).wait() == (2 if refused else 0), (name, options)
+            after = {path: path.read_bytes() for path in others.rglob("*") if path.is_file()}
+            assert after == before, (name, options)
+            shutil.rmtree(out)
+            shutil.rmtree(others)
+            tried += 1
+    return Row("link out of the run directory", tried, "refused in a sentence, or replaced; never followed")

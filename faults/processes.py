@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,3 +170,22 @@ def lost_picture(folder: Path, quick: bool) -> Row:
     return Row(
         "picture deleted while streaming", 3, "listed in skipped.csv, another took its place; the run ended well"
     )
+
+
+def planted(folder: Path, quick: bool) -> Row:
+    """The current folder has a file for every module of the standard library, and some more."""
+    here, mark = folder / "here", folder / "mark"
+    here.mkdir()
+    names = {*sys.stdlib_module_names, "numpy", "PIL", "msvq", "sitecustomize", "usercustomize"}
+    for name in names:
+        (here / f"{name}.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    (here / "matplotlibrc").write_text("text.usetex: True\n")
+    with photographs(folder, 160) as root:
+        whole = train(folder / "whole", data=str(root), overrides=STREAM, epochs=2).path
+        out = folder / "out"
+        assert (
+            Child(lambda: train(out, data=str(root), overrides=STREAM, epochs=2), partial(os.chdir, here)).wait() == 0
+        )
+    assert not mark.exists(), "a module of the current folder was run"
+    assert_same(whole, out)
+    return Row("modules planted in the current folder", len(names), "none was run; equal to the bit")

@@ -13,9 +13,11 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row | list[Row]]] = {
     "full_disk": disks.full_disk,
     "read_only": disks.read_only,
     "lost_permission": disks.lost_permission,
+    "links": disks.links,
     "damage": damaged.damage,
     "dead_worker": processes.dead_worker,
     "lost_picture": processes.lost_picture,
+    "planted": processes.planted,
     "not_a_number": sudden.not_a_number,
     "clock": sudden.clock,
 }

@@ -11,9 +11,8 @@ from pathlib import Path
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.reproduce.embed import refreshed
-from msvq.reproduce.page import RESULTS
 from msvq.reproduce.records import FOLDER
-from msvq.reproduce.sweep import MANIFEST, read_manifest
+from msvq.reproduce.sweep import MANIFEST, RESULTS, read_manifest
 
 
 def take(sweep: Path, root: Path) -> list[Path]:

@@ -23,7 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # Files that take half a minute or more come first, so that no core works alone at the end.
 LONG = ["test_trainer", "test_faults", "test_ddp", "test_commands", "test_time_to_accuracy", "test_sweep"]
-LONG += ["test_throughput", "test_interruptions", "test_own_pictures", "test_callbacks", "test_steps"]
+LONG += [
+    "test_throughput",
+    "test_interruptions",
+    "test_own_pictures",
+    "test_callbacks",
+    "test_steps",
+    "test_current_folder",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,9 +66,9 @@ def _small_maps_and_no_figures() -> Iterator[None]:
         def few(*arguments: Any, num: int) -> None:
             save_map(*arguments, num=min(num, 30))
 
-        patch.setattr("msvq.runs.finished.save_map", few)
+        patch.setattr("msvq.runs.analyze.save_map", few)
         patch.setattr("msvq.evaluate.diagnostics.gallery.LOOKED_AT", 3)
-        patch.setattr("msvq.train.pretrain.write_report", partial(write_report, figures=False))
+        patch.setattr("msvq.api.write_report", partial(write_report, figures=False))
         yield
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from msvq.core.errors import BadInput
 
 Outcome = Literal["refused", "same", "mended"]
 PLACES = 200
+# What may stand where something else belongs: of another type, broken, or out of all bounds.
+NUMBERS = (True, -1, 10**100, 1e308, float("nan"), float("inf"))
+WRONG: tuple[Any, ...] = ("text", "", None, *NUMBERS, [], ["x"] * 3, {}, {"x": 1})
 
 
 def damages(content: bytes, num: int = PLACES, seed: int = 0) -> Iterator[tuple[str, bytes]]:
@@ -26,6 +29,29 @@ def flip(content: bytes, place: int, bits: int) -> tuple[str, bytes]:
     """The content with some bits of one byte the other way round, and the words for it."""
     changed = bytes([content[place] ^ bits])
     return f"byte {place} xor {bits}", content[:place] + changed + content[place + 1 :]
+
+
+def changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Copies of nested dicts and lists, each with one value replaced or one left out; with the words for it."""
+    places = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    if path:
+        yield from ((f"{_dotted(path)} = {wrong!r}", wrong) for wrong in WRONG)
+    for key, inner in list(places):
+        here = (*path, key)
+        yield f"without {_dotted(here)}", _with(value, key)
+        yield from ((words, _with(value, key, changed)) for words, changed in changes(inner, here))
+
+
+def _dotted(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path))
+
+
+def _with(value: Any, key: Any, *new: Any) -> Any:
+    """A copy of a dict or list with something new at a key, or nothing."""
+    if isinstance(value, dict):
+        pairs = ((name, (old,) if name != key else new) for name, old in value.items())
+        return {name: kept[0] for name, kept in pairs if kept}
+    return type(value)([*value[:key], *new, *value[key + 1 :]])
 
 
 def suffer(

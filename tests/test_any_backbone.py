@@ -15,16 +15,17 @@ from torch import Tensor
 
 import msvq
 from msvq.cli import main
-from msvq.config.resolve import resolve
+from msvq.config.build import build_method
+from msvq.config.resolve import Flags, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.model import backbones
 from msvq.model.backbones import ResNet
 from msvq.preflight.bench import bench
+from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate
-from msvq.runs.weights import load_encoder
-from msvq.train.build import build_method
-from msvq.train.init_weights import KEPT, load_initial_weights
+from msvq.runs.run_dir import INITIAL
+from msvq.train.init_weights import load_initial_weights
 from msvq.train.trainer import Trainer
 
 pytest.importorskip("timm")
@@ -101,9 +102,9 @@ def test_msvq_trains_and_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.
     parts = msvq.pretrain(out=tmp_path / "parts", resume=True)
     assert same(weights(whole.path), weights(parts.path))
     opened = msvq.load(whole.path)
-    assert opened.config.backbone.name == opened.card["backbone"]["name"] == name
-    assert opened.embed(torch.zeros(2, 40, 40, 3).byte().numpy()).shape == (2, opened.card["feature_dim"])
-    assert load_encoder(opened, "best").encoder is not None
+    assert opened.config.backbone.name == opened.metadata.backbone.name == name
+    assert opened.embed(torch.zeros(2, 40, 40, 3).byte().numpy()).shape == (2, opened.metadata.feature_dim)
+    assert load_encoder(opened, "best").network is not None
     fresh = build_method(opened.config, 32).encoder.state_dict()
     assert not same(fresh, weights(whole.path))
 
@@ -192,7 +193,9 @@ def test_a_run_that_names_code_runs_nothing(made: Path, tmp_path: Path, msvq_say
             refused = words[0] in ("analyze", "pretrain") if place == "config.yaml" else True
             assert code == (2 if refused else 0), (words, err)
     with pytest.raises(BadInput, match="name it yourself"):
-        evaluate(out, checkpoint=str(out / "checkpoints" / "last.ckpt") if place == "config.yaml" else "last")
+        evaluate(
+            msvq.load(out), checkpoint=str(out / "checkpoints" / "last.ckpt") if place == "config.yaml" else "last"
+        )
     assert not mark.exists()
 
 
@@ -238,7 +241,7 @@ def test_bad_backbones_leave_nothing(
 
 
 def test_bench_times_any_backbone() -> None:
-    report = bench(data="patterns", backbone="timm:test_vit", overrides=["data.limit=96", *TINY[1:]], steps=3)
+    report = bench(Flags(data="patterns", backbone="timm:test_vit", overrides=["data.limit=96", *TINY[1:]]), steps=3)
     assert report["backbone"] == "timm:test_vit"
 
 
@@ -268,7 +271,7 @@ def test_init_is_told_kept_and_recorded(tmp_path: Path, msvq_says: Says) -> None
     code, said, err = msvq_says("pretrain", "--out", out, "--init", tmp_path / "x.safetensors", *words)
     assert code == 0, err
     assert f"all of its {len(theirs)} tensors; left out: fc.weight" in said
-    assert same(load_file(out / KEPT), theirs)
+    assert same(load_file(out / INITIAL), theirs)
     known = json.loads((out / "environment.json").read_text())["init"]
     assert (known["from"], known["left_out"]) == (str(tmp_path / "x.safetensors"), ["fc.weight"])
     assert not same(weights(out), theirs)
@@ -283,7 +286,7 @@ def test_init_is_told_kept_and_recorded(tmp_path: Path, msvq_says: Says) -> None
     assert start is not None and same(start.weights, weights(out))
     (out / "encoder.safetensors").unlink()
     start = load_initial_weights(small(init=str(out)), 16)  # one that has not finished
-    assert start is not None and same(start.weights, load_encoder(msvq.load(out)).encoder.state_dict())
+    assert start is not None and same(start.weights, load_encoder(msvq.load(out)).network.state_dict())
     start = load_initial_weights(small(init=str(out / "checkpoints" / "last.ckpt")), 16)
     assert start is not None and start.matched.prefix == "method.student.backbone."
 

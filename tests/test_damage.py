@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from tests.damage import PLACES, flip, suffer, write_new
 
 import msvq
-from msvq.api import CARD, WEIGHTS, Run
+from msvq.api import Run
 from msvq.cli import main
+from msvq.core.checksums import verified, with_checksum
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data import packing
@@ -29,7 +30,8 @@ from msvq.data.arrays import read_arrays
 from msvq.data.folders import list_folder
 from msvq.data.packing import FILES, open_pack
 from msvq.data.workers import Result, Task, perform
-from msvq.runs.weights import load_encoder
+from msvq.runs.encoder import SEAL, load_encoder
+from msvq.runs.run_dir import METADATA, WEIGHTS
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 
@@ -128,13 +130,15 @@ def state_of(encoder: torch.nn.Module) -> str:
 
 
 READERS: dict[str, Callable[[Path], str]] = {
-    "Run.encoder": lambda path: state_of((run := Run(path)).encoder) + fingerprint(run.card),
-    "load_encoder": lambda path: state_of(load_encoder(Run(path)).encoder),
+    "Run.encoder": lambda path: (
+        state_of((run := Run(path)).encoder) + fingerprint(run.metadata.model_dump(mode="json"))
+    ),
+    "load_encoder": lambda path: state_of(load_encoder(Run(path)).network),
 }
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("name", [WEIGHTS, CARD])
+@pytest.mark.parametrize("name", [WEIGHTS, METADATA])
 def test_a_damaged_encoder_is_refused(run: msvq.Run, tmp_path: Path, name: str, reader: str) -> None:
     copied = shutil.copytree(run.path, tmp_path / "run")
     good = READERS[reader](copied)
@@ -150,7 +154,7 @@ def test_the_command_line_says_so_and_its_way_out_is_one(
 ) -> None:
     copied = shutil.copytree(run.path, tmp_path / "run")
     good, last = READERS["Run.encoder"](copied), copied / "checkpoints" / "last.ckpt"
-    for name in (WEIGHTS, CARD):
+    for name in (WEIGHTS, METADATA):
         content = (copied / name).read_bytes()
         write_new(copied / name, flip(content, len(content) // 2, 1)[1])
         with pytest.raises(SystemExit) as ended:
@@ -160,14 +164,14 @@ def test_the_command_line_says_so_and_its_way_out_is_one(
             f"msvq: {copied / name} is damaged, or not the one that this run wrote; 'msvq pretrain --resume --out "
             f"{copied}' writes it anew, or take --checkpoint {last}\n"
         )
-        assert state_of(load_encoder(Run(copied), str(last)).encoder) == READERS["load_encoder"](run.path)
+        assert state_of(load_encoder(Run(copied), str(last)).network) == READERS["load_encoder"](run.path)
         msvq.pretrain(out=copied, resume=True, console=Console(quiet=True))
         assert READERS["Run.encoder"](copied) == good
 
 
 def test_an_encoder_without_its_card_is_read_from_the_checkpoint(run: msvq.Run, tmp_path: Path) -> None:
     copied = shutil.copytree(run.path, tmp_path / "run")
-    (copied / CARD).unlink()  # a kill between the two files
+    (copied / METADATA).unlink()  # a kill between the two files
     assert READERS["load_encoder"](copied) == READERS["load_encoder"](run.path)
 
 
@@ -184,15 +188,16 @@ def test_an_encoder_without_its_card_is_read_from_the_checkpoint(run: msvq.Run, 
         {"backbone": "resnet18"},
     ],
 )
-def test_cards_of_older_runs_load_and_are_checked_for_what_they_must_say(
-    run: msvq.Run, tmp_path: Path, change: dict[str, object]
-) -> None:
+def test_metadata_are_checked_for_what_they_must_say(run: msvq.Run, tmp_path: Path, change: dict[str, object]) -> None:
     copied = shutil.copytree(run.path, tmp_path / "run")
-    card = {key: value for key, value in run.card.items() if not key.endswith("sha256")}
-    (copied / CARD).write_text(json.dumps(card))
+    known = verified(json.loads((copied / METADATA).read_text()), SEAL)
+    (copied / METADATA).write_text(json.dumps(known))  # without its seal
+    with pytest.raises(BadInput, match=r"encoder\.json is damaged"):
+        _ = Run(copied).encoder
+    (copied / METADATA).write_text(json.dumps(with_checksum(known, SEAL)))
     assert state_of(Run(copied).encoder) == state_of(run.encoder)
-    (copied / CARD).write_text(json.dumps(card | change))
-    with pytest.raises(BadInput, match=r"encoder\.(json|safetensors) is damaged"):
+    (copied / METADATA).write_text(json.dumps(with_checksum(known | change, SEAL)))
+    with pytest.raises(BadInput, match=r"encoder\.json is damaged|does not fit resnet18 as it is now"):
         _ = Run(copied).encoder
 
 

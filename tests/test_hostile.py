@@ -10,6 +10,7 @@ What is tried elsewhere, file by file:
   pickles as weights to start from        tests/model/test_initial.py
   ../, absolute names, links, devices and
   bombs in tar and zip                    tests/data/test_archives.py (test_a_hostile_member_is_named_and_nothing_stays)
+  links out of a run directory            tests/test_directory.py
   pictures: bombs, formats that start
   programs, pipes, links to themselves    tests/data/test_decode.py
   links in circles, pipes in folders      tests/data/test_folders.py
@@ -18,33 +19,48 @@ What is tried elsewhere, file by file:
   archives with another checksum          tests/data/test_official_sets.py
   markup in names, in the page            tests/report/test_page.py, test_browser.py
   odd bytes in names, to the report       tests/test_own_pictures.py
+  modules and settings of libraries in
+  the current folder                      tests/test_current_folder.py, tests/train/test_loggers.py
 """
 
 import csv
+import hashlib
 import json
 import pickle
 import re
 import shutil
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
 from PIL import Image
+from rich.console import Console
+from tests.damage import changes
+from tests.report.fixtures import make_run, write_json
 
 import msvq
-from msvq.api import CARD, WEIGHTS, Run
+from msvq.api import Run
 from msvq.cli import main
 from msvq.config.resolve import read_config, resolve
+from msvq.core.checksums import verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.data.hub import open_hub
 from msvq.methods import METHODS
-from msvq.runs.weights import load_encoder
+from msvq.report.page import write_report
+from msvq.report.summary import summary
+from msvq.runs.checkpoint import read_checkpoint, write_checkpoint
+from msvq.runs.encoder import SEAL, load_encoder
+from msvq.runs.run_dir import METADATA, WEIGHTS
+from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 FAST = [word for setting in SMALL for word in ("--set", setting)] + ["--epochs", "1"]
@@ -119,9 +135,10 @@ def test_a_checkpoint_or_encoder_by_path(
 @pytest.mark.parametrize("sealed", [True, False])
 def test_an_encoder_in_a_run(run: Path, mark: Path, msvq_says: Says, sealed: bool) -> None:
     save_as_zip({"conv1.weight": Hostile(mark)}, run / WEIGHTS)
-    if not sealed:  # a card that does not tell: safetensors alone has to notice
-        card = json.loads((run / CARD).read_text())
-        (run / CARD).write_text(json.dumps({k: v for k, v in card.items() if not k.endswith("sha256")}))
+    if not sealed:  # somebody has sealed it anew: safetensors alone has to notice
+        known = verified(json.loads((run / METADATA).read_text()), SEAL)
+        known["weights_sha256"] = hashlib.sha256((run / WEIGHTS).read_bytes()).hexdigest()
+        (run / METADATA).write_text(json.dumps(with_checksum(known, SEAL)))
     code, _, err = msvq_says("evaluate", run)
     assert code == 2 and f"{WEIGHTS} is damaged" in err
     with pytest.raises(BadInput, match="is damaged"):
@@ -207,7 +224,7 @@ def test_a_run_that_names_code(run: Path, tmp_path: Path, mark: Path, msvq_says:
         config["method"] = {"name": "unmix", "base": "msvq", **{key: f"{evil}:Evil"}}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     opened = msvq.load(run)
-    assert load_encoder(opened).encoder is not None and opened.encoder is not None
+    assert load_encoder(opened).network is not None and opened.encoder is not None
     assert msvq_says("evaluate", run, "--set", "k=5")[0] == 0
     assert msvq_says("report", run, "--out", tmp_path / "page.html")[0] == 0
     if key == "method_defaults":
@@ -223,12 +240,110 @@ def test_a_run_that_names_code(run: Path, tmp_path: Path, mark: Path, msvq_says:
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
 
 
-@pytest.mark.parametrize("name", [CARD, "environment.json"])
+@pytest.mark.parametrize("name", [METADATA, "environment.json"])
 def test_json_that_is_nested_without_end(run: Path, name: str, msvq_says: Says) -> None:
     (run / name).write_bytes(DEEP)
-    words = ("evaluate", run) if name == CARD else ("pretrain", "--resume", "--out", run)
+    words = ("evaluate", run) if name == METADATA else ("pretrain", "--resume", "--out", run)
     code, _, err = msvq_says(*words)
     assert code == 2 and f"{name} is damaged" in err and err.count("\n") == 1
+
+
+# Values of another type, or out of all bounds, where the checksum is right or there is none.
+
+
+@pytest.mark.parametrize("name", ["analysis", "knn", "linear", "finetune", "demo", "environment", "config", "metrics"])
+def test_a_report_on_tampered_files_is_a_page_or_a_sentence(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "run")
+    for arrays in (run / "eval").glob("*.npz"):  # they take the time, and have their own tests
+        arrays.unlink()
+    write_json(run / "eval" / "demo.json", {"untrained": 10.0, "trained": 20.0})
+    (path,) = run.rglob(f"{name}.*")
+    as_lines = path.suffix == ".jsonl"
+    text = path.read_text()
+    value = [json.loads(line) for line in text.splitlines()] if as_lines else yaml.safe_load(text)
+    outcomes = Counter[str]()
+    for words, changed in list(changes(value))[:: 41 if as_lines else 5]:
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in changed) if as_lines else json.dumps(changed))
+        try:
+            summary(run)
+            outcomes["page"] += write_report(run, tmp_path / "page.html", figures=False).is_file()
+        except BadInput as error:
+            told = str(error).startswith(f"'{path}' is damaged") and len(str(error)) < 200 + len(str(path))
+            outcomes["refused" if told else "odd"] += 1
+        except Exception as error:
+            error.add_note(words)
+            raise
+    assert outcomes["page"] and not outcomes["odd"]
+    assert outcomes["refused"] or name in ("environment", "metrics")  # told as it is; a line less
+
+
+def test_a_run_does_not_go_on_from_a_tampered_checkpoint(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(made, tmp_path / "run"))
+    last = run / "checkpoints" / "last.ckpt"
+    (run / "checkpoints" / "previous.ckpt").unlink()
+    state = read_checkpoint(last)
+    assert state is not None
+    del state["format"]
+    monkeypatch.setattr(Trainer, "fit", lambda self: pytest.fail("it went on"))
+    large = {key: state[key] for key in ("record", "method", "optimiser")}
+    small = {key: value for key, value in state.items() if key not in large}
+    first = next(iter(state["method"]))
+    tried = [(words, {**large, **changed}) for words, changed in [*changes(small)][::17]]
+    tried += [(f"without {name}", {key: value for key, value in state.items() if key != name}) for name in large]
+    tried += [
+        ("momentum of another shape", {**state, "optimiser": momentum(state, torch.zeros(7))}),
+        ("a text for momentum", {**state, "optimiser": momentum(state, "text")}),
+        ("no groups", {**state, "optimiser": {**state["optimiser"], "param_groups": []}}),
+        ("a text for a weight", {**state, "method": {**state["method"], first: "text"}}),
+        ("no settings", {**state, "record": {}}),
+        ("a step beyond the last", {**state, "step": 10**6}),
+    ]
+    harmless = (".history.", "audited", "scaler", "state = 'text'", "state = ''", "encoder = '", "total_steps")
+    tried = [(words, changed) for words, changed in tried if not any(word in words for word in harmless)]
+    assert len(tried) > 25
+    for words, changed in tried:
+        write_checkpoint(last, changed)
+        with pytest.raises(BadInput, match=r"is damaged|cannot be read|does not fit") as said:
+            msvq.pretrain(out=run, resume=True, console=Console(quiet=True))
+        assert "\n" not in str(said.value) and len(str(said.value)) < 300 + len(str(run)), words
+
+
+def momentum(state: dict[str, Any], wrong: object) -> dict[str, Any]:
+    """An optimiser's state with something else as the first parameter's momentum."""
+    optimiser: dict[str, Any] = state["optimiser"]
+    return {**optimiser, "state": {**optimiser["state"], 0: {"momentum_buffer": wrong}}}
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghijklmnop")
+)
+MERGED = "a: &a {x: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n" for old, new in pairwise("abcdefghijklmnop")
+)
+
+
+@pytest.mark.parametrize("text", [BOMB, MERGED, "a: &a [*a]\n", "a: &a {b: *a}\n"])
+def test_aliases_that_would_fill_the_memory(run: Path, tmp_path: Path, text: str, msvq_says: Says) -> None:
+    (tmp_path / "bomb.yaml").write_text(text)
+    with pytest.raises(BadInput, match="is not valid YAML"):
+        resolve(recipe=tmp_path / "bomb.yaml")
+    with (run / "config.yaml").open("a") as config:
+        config.write(text)
+    for words in (("report", run), ("evaluate", run), ("pretrain", "--resume", "--out", run)):
+        code, _, err = msvq_says(*words)
+        assert code == 2 and err.count("\n") == 1 and "config.yaml" in err
+
+
+@pytest.mark.parametrize("key", ["train.epochs", "train.resolution", "data.size", "method.queue_size", "method.name"])
+@pytest.mark.parametrize(
+    "value", ["1" + "0" * 100, str(2**63), "0x" + "f" * 5000, "9" * 5000, f"[{'[1, 2], ' * 3000}]", "x" * 5000]
+)
+def test_a_value_out_of_all_bounds_is_not_repeated_in_full(key: str, value: str) -> None:
+    with pytest.raises(BadInput) as said:
+        resolve(overrides=[f"{key}={value}"])
+    assert len(str(said.value)) < 400 and "\n" not in str(said.value)
 
 
 # Names and places.
@@ -308,7 +423,8 @@ def test_a_list_may_name_any_file_but_shows_none_that_is_no_picture(
 # The network.
 
 GUARD = """
-import os, socket
+import socket
+open({begun!r}, "w")
 def refuse(self, *arguments, **options):
     open({mark!r}, "a").write("a socket\\n")
     raise OSError("no network in this test")
@@ -320,8 +436,9 @@ def test_no_command_opens_a_connection_by_itself(
     tmp_path: Path, mark: Path, msvq_says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "guard").mkdir()
-    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD.format(mark=str(mark)))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "guard"))  # for the processes that decode
+    begun = tmp_path / "begun"
+    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD.format(mark=str(mark), begun=str(begun)))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "guard"), *sys.path])  # for the processes that decode
     monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
 
     def refuse(*_: object, **__: object) -> None:
@@ -349,4 +466,4 @@ def test_no_command_opens_a_connection_by_itself(
     assert Run(out).embed_source(tmp_path / "set").features.shape == (80, 16)
     code, _, err = msvq_says("pretrain", "--data", "cifar10", "--out", tmp_path / "no")
     assert code == 2 and "--download fetches it" in err
-    assert not mark.exists()
+    assert begun.exists() and not mark.exists()

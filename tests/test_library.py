@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msvq.runs.analyze.write_report", lambda path: write_report(path, figures=False))
+    monkeypatch.setattr("msvq.api.write_report", lambda path: write_report(path, figures=False))
 
 
 def test_protocols_give_typed_results(run: msvq.Run) -> None:
@@ -96,7 +96,7 @@ def test_a_run_is_pickled_by_its_name(run: msvq.Run) -> None:
     _ = run.encoder
     content = pickle.dumps(run)
     assert len(content) < 1000
-    assert pickle.loads(content).card == run.card
+    assert pickle.loads(content).metadata == run.metadata
 
 
 def test_a_notebook_shows_curves_and_accuracies(run: msvq.Run) -> None:

@@ -7,11 +7,9 @@ from msvq.core.errors import BadInput
 from msvq.core.version import __version__
 
 if TYPE_CHECKING:
-    from msvq.api import Embedded, Run, load
-    from msvq.embedder import Embedder
-    from msvq.runs.results import Accuracy, Analysis
+    from msvq.api import Accuracy, Analysis, Embedded, Run, load, pretrain
+    from msvq.search.transformer import Embedder
     from msvq.train.callbacks import Callback
-    from msvq.train.pretrain import pretrain
 
 __all__ = [
     "Accuracy",
@@ -26,17 +24,9 @@ __all__ = [
     "pretrain",
 ]
 
-# Where a name that needs PyTorch lives: it is imported when it is first used, so `msvq --help` need not wait for it.
-_HOMES = {
-    "Accuracy": "runs.results",
-    "Analysis": "runs.results",
-    "Callback": "train.callbacks",
-    "Embedded": "api",
-    "Embedder": "embedder",
-    "Run": "api",
-    "load": "api",
-    "pretrain": "train.pretrain",
-}
+# Where a name lives that is not in `api`. Names are imported when they are first used, so that `msvq --help` need not
+# wait for PyTorch, nor `msvq.load` for scikit-learn.
+_HOMES = {"Callback": "train.callbacks", "Embedder": "search.transformer"}
 
 
 def __dir__() -> list[str]:
@@ -46,6 +36,6 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this knows
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        if name not in __all__:
             raise AttributeError(f"module 'msvq' has no attribute {name!r}")
-        return getattr(import_module(f"msvq.{_HOMES[name]}"), name)
+        return getattr(import_module(f"msvq.{_HOMES.get(name, 'api')}"), name)

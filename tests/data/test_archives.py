@@ -288,6 +288,17 @@ def test_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     assert content(root) == {"set.tgz": TGZ, **UNPACKED, **kept}
 
 
+@pytest.mark.parametrize("name", ["set.tgz.part", ".set.tgz.lock"])
+def test_nothing_is_written_through_a_link(server: Server, tmp_path: Path, name: str) -> None:
+    precious, root = tmp_path / "precious", tmp_path / "root"
+    precious.write_bytes(TGZ[:100])
+    root.mkdir()
+    (root / name).symlink_to(precious)
+    with pytest.raises(BadInput, match="is a link to"):
+        fetch(server.archive(), root, QUIET)
+    assert precious.read_bytes() == TGZ[:100] and server.asked == []
+
+
 def test_two_processes_take_turns(tmp_path: Path) -> None:
     archive, root, said = put(tmp_path / "root", "set.tgz", TGZ), tmp_path / "root", io.StringIO()
     thread = threading.Thread(target=unpack, args=(archive, root, Display(Console(file=said))))

@@ -130,7 +130,7 @@ def test_cifar10_trains_from_the_command_line(
     assert "note: cifar-10-batches-py lacks data_batch_2: training on 80 pictures" in said.out
     run = msvq.load(tmp_path / "run")
     assert run.config.method_options["momentum2"] == 0.95  # the data set's own recipe
-    assert run.card["mean"] == [0.4914, 0.4822, 0.4465]
+    assert run.metadata.mean == (0.4914, 0.4822, 0.4465)
 
 
 class Hostile:

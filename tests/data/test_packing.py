@@ -171,6 +171,23 @@ def test_a_changed_folder_is_packed_again_and_the_oldest_pack_goes(
     assert not repacked()
 
 
+def test_what_is_no_pack_stays_in_the_cache(
+    folder: Path, home: Path, tmp_path: Path, fill: Fill, in_process: type[InProcess]
+) -> None:
+    pack_of(folder)
+    place = next((home / "packed").iterdir())
+    others = [tmp_path / "others" / ".draft.tmp", home / "packed" / "mine" / ".draft.tmp", place / "mine"]
+    for path in others:
+        path.mkdir(parents=True)
+        (path / "precious").touch()
+    (home / "packed" / "link").symlink_to(tmp_path / "others")
+    for number in range(4):
+        fill(folder, [f"{50 + number}.png"])
+        pack_of(folder)
+    assert all((path / "precious").is_file() for path in others)
+    assert len(list(place.glob("*/pack.json"))) == 3
+
+
 def test_every_side_has_a_pack_of_its_own(folder: Path, home: Path, in_process: type[InProcess]) -> None:
     small, large = pack_of(folder, side=8), pack_of(folder, side=24)
     assert small.images is not None and large.images is not None

@@ -13,8 +13,9 @@ from typing import Any
 import typer
 
 from msvq.cli import UsageError, app
-from msvq.config.resolve import assign, parse_assignment, resolve
+from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
+from msvq.core.schema import assign, parse_assignment
 from msvq.core.user_code import is_user_code
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.reproduce.running import prepare

@@ -18,10 +18,9 @@ from msvq.evaluate import protocols
 from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.linear import LinearSettings
-from msvq.evaluate.protocols import EvalContext, by_knn
+from msvq.evaluate.protocols import EvalContext, by_knn, measure
 from msvq.model.backbones import BackboneSettings
 from msvq.report.page import write_report
-from msvq.runs.evaluate import measure, save_result
 
 NUM = 24
 VOTE = KnnSettings(k=3)
@@ -61,7 +60,7 @@ def test_too_little_memory_is_told_with_what_to_lower(
     monkeypatch.setattr(protocols, protocol, fail)
     name = "linear" if protocol == "linear_evaluation" else protocol
     with pytest.raises(BadInput, match=f"256 pictures does not fit into the memory of cpu; lower {lower} with --set"):
-        measure(name, subject(features(), features()), settings)
+        measure(name, subject(features(), features()), settings, {}, checkpoint="last", step=1)
 
 
 @pytest.mark.parametrize("protocol", ["linear", "finetune"])
@@ -73,7 +72,7 @@ def test_an_encoder_that_needs_too_much_memory_is_not_called_unfit(protocol: str
     settings = LinearSettings() if protocol == "linear" else FinetuneSettings()
     large = replace(subject(features(), features()), encoder=Large())
     with pytest.raises(OutOfMemory, match="does not fit into the memory of cpu"):
-        measure(protocol, large, settings)
+        measure(protocol, large, settings, {}, checkpoint="last", step=1)
 
 
 def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +88,8 @@ def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPat
 def test_a_result_without_a_matrix_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "MOST_CONFUSED", 3)
     run = make_run(tmp_path / "run", names=tuple("abcd"))
-    found = measure("knn", subject(features(), features()), VOTE)
-    place = {"transfer": False, "changes": {}, "checkpoint": "last", "data": "four", "protocol": "knn-3-t0.1/1"}
-    path = save_result(run, {**found, **place})
-    assert path == run / "eval" / "knn.json"
+    found = measure("knn", subject(features(), features()), VOTE, {}, checkpoint="last", step=1)
+    assert found.save(run / "eval") == run / "eval" / "knn.json"
     page = write_report(run, figures=False).read_text()
     assert "Which classes are confused?" not in page
     assert "<b>100.0 %</b>" in page

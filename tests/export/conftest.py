@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 import msvq
-from msvq.api import save_encoder
 from msvq.config.resolve import resolve
 from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
-from msvq.export.subject import ExportSource, read_subject
-from msvq.model.backbones import make_backbone
+from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.runs.encoder import LoadedEncoder, load_encoder, save_encoder
 
 MakeRun = Callable[..., msvq.Run]
 
@@ -60,15 +59,15 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
 
 
 @pytest.fixture
-def subject_of(narrow: msvq.Run) -> Callable[..., ExportSource]:
+def subject_of(narrow: msvq.Run) -> Callable[..., LoadedEncoder]:
     """A subject with another network than the run's, as a backbone of that name would be."""
 
-    def make(encoder: nn.Module, **backbone: Any) -> ExportSource:
-        subject = read_subject(narrow, "last")
+    def make(encoder: nn.Module, **backbone: Any) -> LoadedEncoder:
+        subject = load_encoder(narrow, "last")
         lively(encoder).requires_grad_(False)
         with torch.inference_mode():
             features = encoder(torch.zeros(1, 3, subject.size, subject.size))
         dim = int(features.shape[1])
-        return replace(subject, encoder=encoder, backbone=backbone, feature_dim=dim)
+        return replace(subject, network=encoder, backbone=BackboneSettings(**backbone), feature_dim=dim)
 
     return make

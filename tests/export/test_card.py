@@ -15,8 +15,8 @@ from msvq.export.card import escaped, model_card, slug
 from msvq.export.folder import config, example, training
 from msvq.export.formats import make_plan
 from msvq.export.results import measured
-from msvq.export.subject import ExportSource, read_subject
 from msvq.runs.checkpoint import write_checkpoint
+from msvq.runs.encoder import LoadedEncoder, load_encoder
 
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
 CHECKED: dict[str, Any] = {
@@ -30,16 +30,16 @@ CHECKED: dict[str, Any] = {
 
 
 @pytest.fixture
-def hostile(narrow: msvq.Run) -> ExportSource:
+def hostile(narrow: msvq.Run) -> LoadedEncoder:
     """Names that try to be something else, wherever a name comes from a run."""
     folder = narrow.path / "eval"
     folder.mkdir(exist_ok=True)
     result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": None, "class_names": [HOSTILE]}
     (folder / "hostile.json").write_text(json.dumps(result))
-    return replace(read_subject(narrow, "last"), data=HOSTILE)
+    return replace(load_encoder(narrow, "last"), data=HOSTILE)
 
 
-def test_hostile_names_stay_names(hostile: ExportSource) -> None:
+def test_hostile_names_stay_names(hostile: LoadedEncoder) -> None:
     plan = make_plan("torchscript", hostile)
     text = model_card(hostile, plan, format="torchscript", licence="<b>mine</b>", checked=CHECKED)
     assert text.count("\n---\n") == 1
@@ -61,7 +61,7 @@ def test_hostile_names_stay_names(hostile: ExportSource) -> None:
 
 
 def test_a_folder_of_ones_own_is_no_data_set_of_the_hub(narrow: msvq.Run, tmp_path: Path) -> None:
-    subject = read_subject(narrow, "last")
+    subject = load_encoder(narrow, "last")
     plan = make_plan("torchscript", subject)
     front = model_card(subject, plan, format="torchscript", licence="MIT", checked=CHECKED).split("---\n")[1]
     assert yaml.safe_load(front)["license"] == "mit"
@@ -82,7 +82,7 @@ def test_the_log_of_a_run_says_nothing_of_another_runs_checkpoint(tmp_path: Path
     for path in (own, other):
         path.parent.mkdir(parents=True)
         write_checkpoint(path, {"method": state, "step": run.metrics()[-1]["step"]})
-    subjects = {name: read_subject(run, name) for name in ("last", str(own), str(other))}
+    subjects = {name: load_encoder(run, name) for name in ("last", str(own), str(other))}
     assert len({subject.step for subject in subjects.values()}) == 1
     told = {name: [row.top1 for row in measured(subject)] for name, subject in subjects.items()}
     assert told == {"last": [31.25], str(own): [31.25], str(other): []}
@@ -105,5 +105,5 @@ def test_escaped_text_is_one_line() -> None:
 
 
 def test_the_example_is_short(narrow: msvq.Run) -> None:
-    text = example(make_plan("torchscript", read_subject(narrow, "last")))
+    text = example(make_plan("torchscript", load_encoder(narrow, "last")))
     assert len([line for line in text.splitlines() if line]) <= 10

@@ -20,7 +20,7 @@ import msvq
 from msvq.cli import main
 from msvq.export import FORMATS, export_run
 from msvq.export.exporting import check_out, in_place_of
-from msvq.runs.weights import load_encoder
+from msvq.runs.encoder import load_encoder
 
 FILES = {"README.md", "config.json", "example.py", "manifest.json", "preprocess.py", "preprocessor_config.json"}
 MODELS = {
@@ -91,7 +91,7 @@ def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:
     read = {path.name: path.read_text() for path in done.path.iterdir() if path.suffix in (".md", ".json", ".yaml")}
     how = json.loads(read["preprocessor_config.json"])
     assert (how["size"], how["crop_size"]) == ({"shortest_edge": 32}, {"height": 32, "width": 32})
-    assert how["image_mean"] == list(narrow.card["mean"])
+    assert how["image_mean"] == list(narrow.metadata.mean)
     assert json.loads(read["config.json"])["num_features"] == 32
     assert str(narrow.path) not in "".join(read.values())
     front = yaml.safe_load(read["README.md"].split("---\n")[1])
@@ -111,7 +111,7 @@ def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:
 def test_weights_are_read_by_msvq_too(narrow: msvq.Run, tmp_path: Path) -> None:
     done = export_run(narrow, format="safetensors", out=tmp_path / "deep" / "x")
     weights = load_file(done.path / "model.safetensors")
-    again = load_encoder(narrow, str(done.path / "model.safetensors")).encoder
+    again = load_encoder(narrow, str(done.path / "model.safetensors")).network
     for name, value in narrow.encoder.state_dict().items():
         assert torch.equal(weights[name], value)
         assert torch.equal(again.state_dict()[name], value)

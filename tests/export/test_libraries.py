@@ -17,15 +17,15 @@ from msvq.export.folder import write_folder
 from msvq.export.formats import make_plan
 from msvq.export.libraries import build
 from msvq.export.network import ResNet
-from msvq.export.subject import ExportSource
 from msvq.export.verify import verify
 from msvq.export.writers import write_onnx, write_script
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.runs.encoder import LoadedEncoder
 
-MakeSubject = Callable[..., ExportSource]
+MakeSubject = Callable[..., LoadedEncoder]
 
 
-def exported(subject: ExportSource, format: str, folder: Path) -> float:
+def exported(subject: LoadedEncoder, format: str, folder: Path) -> float:
     write_folder(folder, subject, make_plan(format, subject), format=format)
     return float(verify(folder, subject)["max_abs_difference"])
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from msvq.config.resolve import assign, parse_assignment, resolve
+from msvq.config.resolve import resolve
+from msvq.core.schema import assign, parse_assignment
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
 

@@ -136,7 +136,7 @@ def test_an_interrupted_sweep_leaves_a_table_of_what_is_finished(
 
 # A stand-in for the worker, without torch: what a cell's method is called says how it goes.
 STAND_IN = """
-import json, os, pathlib, signal, time
+import json, os, pathlib, signal, sys, time
 def stop(*_):
     print(json.dumps({"state": "stopped", "reason": ""}), flush=True)
     os._exit(0)

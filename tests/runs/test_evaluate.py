@@ -15,39 +15,43 @@ from msvq.core.errors import BadInput
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import open_dataset
 from msvq.evaluate.linear import LinearSettings
-from msvq.runs.evaluate import LONGEST_NAME, _settings, evaluate, open_for, protocol_id, save_result
+from msvq.evaluate.protocols import protocol_id, protocol_settings
+from msvq.evaluate.results import LONGEST_NAME, EvalResult
+from msvq.runs.encoder import load_encoder
+from msvq.runs.evaluate import evaluate, open_for
 
 RESULT: dict[str, Any] = {
     **{"kind": "linear", "data": "x", "data_fingerprint": "0123456789", "transfer": False, "checkpoint": "last"},
-    **{"labels": 1.0, "seeds": [0], "changes": {}},
+    **{"labels": 1.0, "seeds": [0], "changes": {}, "protocol": "linear-100/1", "top1": 50.0, "top5": 90.0, "runs": []},
+    **{"num_labels": 9, "num_test": 5, "settings": {}, "precision": "fp32", "msvq": "0", "step": 1},
 }
 
 
 def named(folder: Path, **changed: Any) -> str:
     """What the file of a result is called."""
-    path = save_result(folder, RESULT | changed)
+    path = EvalResult(**RESULT | changed).save(folder)
     assert json.loads(path.read_text()) == RESULT | changed
     return path.stem
 
 
 def test_a_setting_given_at_its_default_is_no_change(tmp_path: Path) -> None:
-    settings, changes = _settings(LinearSettings, {"epochs": 100, "view.crop_area": [0.08, 1.0], "lr": None})
+    settings, changes = protocol_settings(LinearSettings, {"epochs": 100, "view.crop_area": [0.08, 1.0], "lr": None})
     assert (settings, changes) == (LinearSettings(), {})
     assert protocol_id("linear", settings, changes) == "linear-100/1"
     assert named(tmp_path, changes=changes) == "linear"
 
 
 def test_of_the_given_settings_those_that_change_something_are_told() -> None:
-    settings, changes = _settings(LinearSettings, {"epochs": 100, "view.flip": 0.2, "batch_size": 8})
+    settings, changes = protocol_settings(LinearSettings, {"epochs": 100, "view.flip": 0.2, "batch_size": 8})
     assert changes == {"view.flip": 0.2, "batch_size": 8}
     assert protocol_id("linear", settings, changes) == "linear-100/1+view.flip=0.2+batch_size=8"
 
 
 def test_an_unknown_setting_is_told_the_keys_of_its_section() -> None:
     with pytest.raises(BadInput, match=r"unknown setting view 'flipp'; did you mean 'flip'\? known: .*crop_area"):
-        _settings(LinearSettings, {"view.flipp": 0.2})
+        protocol_settings(LinearSettings, {"view.flipp": 0.2})
     with pytest.raises(BadInput, match=r"unknown setting 'epoch'; did you mean 'epochs'\? known: .*view"):
-        _settings(LinearSettings, {"epoch": 2})
+        protocol_settings(LinearSettings, {"epoch": 2})
 
 
 def test_the_number_of_seeds_is_in_the_name(tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_long_names_are_cut_and_stay_apart(tmp_path: Path, letter: str) -> None:
     for name in (first, second):
         assert name.startswith(f"linear-on-{10 * letter}")
         assert LONGEST_NAME - 4 <= len(name[:-9].encode()) <= LONGEST_NAME
-    assert len(list((tmp_path / "eval").iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_name_that_is_just_short_enough_stays_whole(tmp_path: Path) -> None:
@@ -90,14 +94,14 @@ def test_pictures_that_have_changed_since_training_are_other_data(tmp_path: Path
     told = io.StringIO()
     display = Display(Console(file=told, width=1000))
     result, path = evaluate(run, overrides=["k=5"], display=display)
-    assert (path.name, result["transfer"], told.getvalue()) == ("knn-k-5.json", False, "")
+    assert (path.name, result.transfer, told.getvalue()) == ("knn-k-5.json", False, "")
 
     write_pictures(source, share=2)
     for times, data in enumerate((None, str(source)), start=1):
         result, path = evaluate(run, data=data, overrides=["k=5"], display=display)
-        assert (path.name, result["transfer"]) == ("knn-on-own-k-5.json", True)
+        assert (path.name, result.transfer) == ("knn-on-own-k-5.json", True)
         assert told.getvalue().count("note: own has changed since the run was trained on it") == times
-    changed, own = open_for(run, None, None, display=Display())
+    changed, own = open_for(run, None, None, preprocessing=load_encoder(run).preprocessing, display=Display())
     assert not own
     assert changed.mean == pytest.approx(trained.mean)
     assert changed.std == pytest.approx(trained.std)

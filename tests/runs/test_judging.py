@@ -18,8 +18,8 @@ from msvq.data.sources import open_dataset
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.report.records import read_record
+from msvq.runs.encoder import load_encoder, load_method
 from msvq.runs.evaluate import evaluate
-from msvq.runs.weights import load_encoder, load_method
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
 
@@ -86,7 +86,8 @@ def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[
 
 
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
-    result, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
+    found, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
+    result = found.record
     assert path.name == "probe-labels-0.1-seeds-3-best.json"
     known = open_dataset(run.config.data).bank.labels
     assert result["num_labels"] == len(stratified(known, 0.1, seed=0))
@@ -106,7 +107,8 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
         "test_labels": truth % 2,
     }
     np.savez(tmp_path / "two.npz", **arrays)
-    result, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20", "temp=0.1"])
+    found, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20", "temp=0.1"])
+    result = found.record
     assert path.name == "knn-on-two-k-20.json"
     assert result["protocol"] == "knn-20-t0.1/1"
     assert result["data"] == "two"
@@ -117,7 +119,7 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
 def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_path: Path) -> None:
     named = load_encoder(run, str(run.path / "checkpoints" / "last.ckpt"))
     saved = load_file(run.path / "encoder.safetensors")
-    for name, value in named.encoder.state_dict().items():
+    for name, value in named.network.state_dict().items():
         assert torch.equal(value, saved[name]), name
     other = msvq.pretrain(data="patterns", out=tmp_path / "y", epochs=1, overrides=["backbone.width=8", *SMALL[1:]])
     with pytest.raises(msvq.BadInput, match="of another network"):
@@ -260,7 +262,7 @@ def test_the_page_shows_the_runs_own_result_and_not_a_variant(run: msvq.Run, tmp
     evaluate(copy, protocol="knn", checkpoint="best")
     evaluate(copy, protocol="knn", overrides=["k=7"])
     record = read_record(copy.path)
-    assert record.result("probe")["top1"] == plain["top1"]
+    assert record.result("probe")["top1"] == plain.top1
     assert record.result("probe")["labels"] == 1
     assert record.result("knn")["protocol"] == "knn-200-t0.1/1"
     assert record.result("knn")["checkpoint"] == "last"
@@ -269,7 +271,8 @@ def test_the_page_shows_the_runs_own_result_and_not_a_variant(run: msvq.Run, tmp
 def test_a_checkpoint_of_another_run_takes_no_name_of_ones_own(run: msvq.Run, tmp_path: Path) -> None:
     other = shutil.copytree(run.path, tmp_path / "other")
     before = read(run, "knn")
-    result, path = evaluate(run, checkpoint=str(other / "checkpoints" / "last.ckpt"))
+    found, path = evaluate(run, checkpoint=str(other / "checkpoints" / "last.ckpt"))
+    result = found.record
     assert path.name != "knn.json"
     assert result["checkpoint"].startswith("last-")
     assert read(run, "knn") == before
@@ -312,7 +315,8 @@ def test_a_damaged_file_of_the_report_is_named(
 
 
 def test_a_nested_setting_of_a_protocol_leaves_its_neighbours_alone(run: msvq.Run) -> None:
-    result, path = evaluate(run, protocol="linear", overrides=["epochs=1", "view.flip=0.2"])
+    found, path = evaluate(run, protocol="linear", overrides=["epochs=1", "view.flip=0.2"])
+    result = found.record
     assert result["settings"]["view"]["flip"] == 0.2
     assert result["settings"]["view"]["crop_area"] == [0.08, 1.0]
     assert path.name == "linear-epochs-1-view.flip-0.2.json"

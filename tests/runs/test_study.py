@@ -10,28 +10,22 @@ import pytest
 import torch
 from rich.console import Console
 
-import msvq
-from msvq.api import Run
+from msvq.cli.show import show_analysis
 from msvq.config.adapt import fill_from_data
+from msvq.config.build import build_method
 from msvq.config.resolve import resolve
 from msvq.config.settings import Settings
 from msvq.core.console import Display
-from msvq.core.errors import BadInput
 from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate import knn
 from msvq.methods import Method
 from msvq.report.records import read_record
-from msvq.runs import analyze as analysis
-from msvq.runs import evaluate as evaluation
-from msvq.runs import finished as studying
-from msvq.runs.evaluate import evaluate
-from msvq.runs.finished import evaluate_finished_run
-from msvq.train.build import build_method
+from msvq.runs.analyze import evaluate_finished_run
+from msvq.runs.run_dir import RunDir
 
 CPU = torch.device("cpu")
-QUIET = Console(quiet=True)
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
 VOTE = ["evaluate.knn_k=7", "evaluate.knn_bank=20"]
 
@@ -46,16 +40,17 @@ class Scene:
     path: Path
     told: io.StringIO
 
-    def study(self, *protocols: str) -> dict[str, Any]:
+    def study(self) -> dict[str, Any]:
         loader = Loader(self.data.train, batch_size=32, seed=0, device=CPU)
         display = Display(Console(file=self.told, width=1000))
-        options: dict[str, Any] = {"step": 1, "protocols": protocols, "display": display}
-        return evaluate_finished_run(Run(self.path), self.settings, self.data, self.method, loader, **options)
+        return evaluate_finished_run(
+            RunDir(self.path), self.settings, self.data, self.method, loader, step=1, display=display
+        )
 
     def shown(self, found: dict[str, Any], *, as_json: bool) -> str:
         """What `msvq analyze` prints."""
         out = io.StringIO()
-        analysis.show(found, self.path, Console(file=out, width=1000), as_json=as_json)
+        show_analysis(found, self.path, Console(file=out, width=1000), as_json=as_json)
         return out.getvalue()
 
 
@@ -104,21 +99,6 @@ def test_without_finite_features_all_but_the_accuracy_is_looked_at(broken: Scene
     assert broken.told.getvalue().count("note:") == 1
 
 
-def test_a_protocol_that_cannot_be_measured_is_named_and_stops_no_other(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measure(protocol: str, *args: Any) -> dict[str, Any]:
-        if protocol == "linear":
-            raise BadInput("not this one")
-        return real(protocol, *args)
-
-    real = evaluation.measure
-    monkeypatch.setattr(studying, "measure", measure)
-    scene.study("linear", "probe")
-    assert "note: no linear accuracy: not this one\n" in scene.told.getvalue()
-    assert "no kNN" not in scene.told.getvalue() and "probe.json" in files(scene)
-
-
 def test_what_is_no_number_is_null_in_json(broken: Scene) -> None:
     found = broken.study()
     written = json.loads((broken.path / "eval" / "analysis.json").read_text(), parse_constant=pytest.fail)
@@ -131,24 +111,3 @@ def test_an_analysis_with_values_that_are_no_numbers_can_be_read(broken: Scene) 
     assert told.startswith("collapsed: ")
     assert "distance of the networks: student_teacher1 " in told
     assert "report.html" in told
-
-
-@pytest.mark.parametrize("vote", [[], VOTE])
-def test_protocols_right_after_training_say_what_they_say_later(
-    tmp_path: Path, vote: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(knn, "LAST_BANK", 20)
-    run = msvq.pretrain(
-        out=tmp_path, data="patterns", epochs=1, overrides=[*SMALL, *vote], protocols=["probe"], console=QUIET
-    )
-    file = tmp_path / "eval" / "probe.json"
-    at_once = json.loads(file.read_text())
-    assert "probe" in (tmp_path / "report.html").read_text()
-    file.unlink()
-    assert (evaluate(run, protocol="probe")[1], json.loads(file.read_text())) == (file, at_once)
-
-
-def test_a_protocol_that_is_not_there_is_told_before_anything(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="unknown protocol 'prob'; did you mean 'probe'"):
-        msvq.pretrain(out=tmp_path / "run", data="patterns", protocols=["prob"], console=QUIET)
-    assert not (tmp_path / "run").exists()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,9 @@ import msvq
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.workers import Result
-from msvq.runs.weights import load_encoder
-from msvq.search import encoder
+from msvq.runs.encoder import CHUNK, LoadedEncoder, load_encoder
 from msvq.search import feature_shards as parts_module
 from msvq.search.embedding import embed
-from msvq.search.encoder import CHUNK, Embedder, open_embedder
 from msvq.search.feature_shards import Parts
 from msvq.search.formats import WRITERS
 from msvq.search.source import Positions, _Files, open_source
@@ -86,7 +85,7 @@ def test_every_format_holds_what_the_library_computes(says: Says, small_run: msv
 
 
 def test_the_numbers_do_not_depend_on_the_batch_or_the_company(small_run: msvq.Run) -> None:
-    embedder = open_embedder(small_run, device="cpu")
+    embedder = load_encoder(small_run).to("cpu")
     images = np.random.default_rng(0).integers(256, size=(2 * CHUNK + 3, 32, 32, 3), dtype=np.uint8)
     features = embedder(images)
     np.testing.assert_array_equal(embedder(images[-3:]), features[-3:])
@@ -126,16 +125,16 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
     embed(small_run, out, data=str(photos), batch_size=8)
     whole = out.read_bytes()
     out.unlink()
-    count, real = [0], Embedder.__call__
+    count, real = [0], LoadedEncoder.__call__
 
-    def stops(self: Embedder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def stops(self: LoadedEncoder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         count[0] += 1
         if count[0] == 3:
             raise KeyboardInterrupt
         return real(self, images)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Embedder, "__call__", stops)
+        patch.setattr(LoadedEncoder, "__call__", stops)
         with pytest.raises(KeyboardInterrupt):
             embed(small_run, out, data=str(photos), batch_size=8)
     assert not out.exists()
@@ -153,7 +152,7 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
 
 @pytest.mark.usefixtures("tiny_parts")
 def test_other_pictures_start_anew(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, embedder = open_source(small_run, str(photos)), open_embedder(small_run)
+    source, embedder = open_source(small_run, str(photos)), load_encoder(small_run).to()
     folder = photos.parent / "e.npz.parts"
     Parts(folder, source, np.arange(len(source)), embedder).complete(8, Display())
     (photos / "city" / "29.png").unlink()
@@ -164,13 +163,13 @@ def test_other_pictures_start_anew(small_run: msvq.Run, photos: Path, monkeypatc
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
-    real = Embedder.__call__
+    real = LoadedEncoder.__call__
 
-    def counts(self: Embedder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def counts(self: LoadedEncoder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         seen.append(len(images))
         return real(self, images)
 
-    monkeypatch.setattr(Embedder, "__call__", counts)
+    monkeypatch.setattr(LoadedEncoder, "__call__", counts)
     return seen
 
 
@@ -243,6 +242,30 @@ def test_a_folder_of_others_is_not_taken_for_parts(says: Says, small_run: msvq.R
     assert not (photos.parent / "e.npz").exists()
 
 
+def test_a_folder_of_parts_that_is_a_link_is_left_alone(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    others = photos.parent / "others"
+    others.mkdir()
+    for name in ("000000.npz", "parts.json"):
+        (others / name).write_text("mine")
+    (photos.parent / "e.npz.parts").symlink_to(others)
+    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
+    assert code == 2 and error.count("\n") == 1 and "e.npz.parts' is a link to" in error
+    assert sorted((path.name, path.read_text()) for path in others.iterdir()) == [
+        ("000000.npz", "mine"),
+        ("parts.json", "mine"),
+    ]
+
+
+def test_what_others_put_among_the_parts_stays(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    parts = photos.parent / "e.npz.parts"
+    parts.mkdir()
+    for name in ("mine.npz", "parts.json", "000007.npz"):
+        (parts / name).write_text("of another command")
+    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
+    assert code == 0, error
+    assert [path.name for path in parts.iterdir()] == ["mine.npz"]
+
+
 def test_the_data_are_never_written_over(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
     save_arrays(tmp_path / "e.npz")
     for name in ("list.csv", "x.skipped.csv"):
@@ -311,14 +334,11 @@ def test_another_network_with_the_same_weights_has_another_key(
         ("a = 2", {"name": f"{code}:make"}),
     ):
         code.write_text(content)
-        other = weights._replace(backbone=weights.backbone.model_copy(update=change))
-        monkeypatch.setattr(encoder, "load_encoder", lambda *arguments, other=other: other)
-        keys.add(open_embedder(small_run).key)
+        keys.add(replace(weights, backbone=weights.backbone.model_copy(update=change)).key)
     named = weights.backbone.model_copy(update={"name": "torchvision:resnet18"})
-    monkeypatch.setattr(encoder, "load_encoder", lambda *arguments: weights._replace(backbone=named))
     for release in ("1.0", "1.1"):  # the library may build the network otherwise
-        monkeypatch.setattr(encoder, "version", lambda name, release=release: release)
-        keys.add(open_embedder(small_run).key)
+        monkeypatch.setattr("msvq.runs.encoder.version", lambda name, release=release: release)
+        keys.add(replace(weights, backbone=named).key)
     assert len(keys) == 6
 
 

@@ -20,9 +20,9 @@ from msvq.core.checksums import map_checked
 from msvq.core.console import Display
 from msvq.core.files import indexes
 from msvq.data.patterns import make_patterns
+from msvq.runs.encoder import load_encoder
 from msvq.search import index, page
 from msvq.search import search as searching
-from msvq.search.encoder import open_embedder
 from msvq.search.index import Index, _reserve, open_index, unit_rows
 from msvq.search.page import make_thumbnails
 from msvq.search.search import nearest, search
@@ -35,7 +35,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def index_of(run: msvq.Run, photos: Path) -> Index:
-    return open_index(open_source(run, str(photos)), open_embedder(run), display=Display())
+    return open_index(open_source(run, str(photos)), load_encoder(run).to(), display=Display())
 
 
 @pytest.mark.parametrize("num", [1, 7, 500])

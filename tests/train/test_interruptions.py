@@ -257,7 +257,7 @@ def test_interrupted_before_it_replaced_a_run(
     def interrupted(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("msvq.train.pretrain.open_in_turn", interrupted)
+    monkeypatch.setattr("msvq.train.pretrain.open_main_process_first", interrupted)
     with pytest.raises(SystemExit) as ended:
         main([*command(run.path, "--overwrite")[3:]])
     assert ended.value.code == 130

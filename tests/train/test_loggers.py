@@ -149,6 +149,19 @@ def test_wandb_that_cannot_start_says_how(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("folder", ["wandb", ".wandb"])
+def test_wandb_obeys_no_settings_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    pytest.importorskip("wandb")
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    monkeypatch.chdir(tmp_path)
+    (logger,) = make_loggers(["wandb"])
+    with pytest.raises(msvq.BadInput, match=f"wandb would obey '{folder}/settings' of the current folder; remove it"):
+        logger.open(tmp_path / "run", {})
+
+
 def test_names_of_loggers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["pretrain", "--data", "patterns", "--out", str(tmp_path / "x"), "--logger", "tensorbord"])

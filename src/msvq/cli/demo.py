@@ -7,13 +7,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from msvq.api import Run
+from msvq.api import Run, pretrain
+from msvq.core.console import say
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run, write_text
 from msvq.data.sources import open_dataset
 from msvq.evaluate.knn import knn_accuracy
 from msvq.report.page import write_report
-from msvq.train.pretrain import pretrain
 from msvq.train.resume import has_checkpoint, has_nothing_to_lose
 
 MADE_BY = "msvq demo"
@@ -45,7 +45,7 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     for name, accuracy in rows.items():
         table.add_row(name, f"{accuracy:.1f} %")
     console.print(table)
-    console.print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True, markup=False)
+    say(console, f"run     {run.path}\nreport  {run.path / 'report.html'}")
     return run
 
 

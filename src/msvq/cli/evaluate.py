@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 
 from msvq.cli.options import Device, OwnBackbone, Root, app
-from msvq.core.console import Display, printable
+from msvq.cli.show import show_analysis, show_result
+from msvq.core.console import Display, say
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
 Checkpoint = Annotated[str, typer.Option(help="last, best (by held-out pictures), or the path of a file.")]
@@ -47,11 +48,10 @@ def evaluate(
     Labels of the training pictures teach the classifier; the test pictures only report.
     Example: msvq evaluate runs/cifar10 --protocol probe --labels 0.1
     """
-    from msvq.runs import evaluate as evaluation
+    from msvq.api import load
 
-    result, path = evaluation.evaluate(
-        run,
-        protocol=protocol,
+    result = load(run, backbone=backbone).evaluate(
+        protocol,
         data=data,
         data_root=data_root,
         download=download,
@@ -61,10 +61,9 @@ def evaluate(
         overrides=settings or [],
         device=device,
         precision=precision,
-        backbone=backbone,
         display=Display(Console(stderr=True)),
     )
-    evaluation.show(result, path, Console(), as_json=as_json)
+    show_result(result.record, result.path, Console(), as_json=as_json)
 
 
 @app.command()
@@ -86,20 +85,18 @@ def analyze(
     Draws the embedding map anew and rewrites the report, which shows the last checkpoint; what is found in another one
     is in RUN/eval under its name. Example: msvq analyze runs/cifar10
     """
-    from msvq.runs import analyze as analysis
+    from msvq.api import load
 
-    result = analysis.analyze(
-        run,
+    result = load(run, backbone=backbone).analyze(
         data=data,
         data_root=data_root,
         checkpoint=checkpoint,
         method=method,
-        backbone=backbone,
         device=device,
         precision=precision,
         display=Display(Console(stderr=True)),
     )
-    analysis.show(result, run, Console(), as_json=as_json)
+    show_analysis(result.record, run, Console(), as_json=as_json)
 
 
 @app.command()
@@ -117,5 +114,4 @@ def report(
     """
     from msvq.report.page import report_on
 
-    path = report_on(runs, out=out)
-    Console().print(printable(f"report  {path}"), soft_wrap=True, markup=False, highlight=False, emoji=False)
+    say(Console(), f"report  {report_on(runs, out=out)}")

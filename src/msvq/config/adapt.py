@@ -9,33 +9,11 @@ from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.core.runtime import resolve_precision
-from msvq.core.user_code import is_user_code
-from msvq.data.sources import absolute, is_path
+from msvq.data.sources import absolute
 from msvq.data.store import ImageDataset
 from msvq.model.backbones import LIBRARY
 
-# What may differ between a run and its continuation. Most of it does not change what is learned. Of train.compile,
-# which a machine without a compiler needs otherwise, the last bits depend. train.accumulate, for a smaller machine,
-# draws other views and gives batch norm other groups. With train.epochs, the learning rate and all else that goes by
-# the share of the run follow the schedule of the new length from where the run stands.
-MAY_CHANGE = {
-    ("train", "device"),
-    ("train", "accumulate"),
-    ("train", "compile"),
-    ("train", "epochs"),
-    ("train", "checkpoint_every"),
-    ("train", "log_every"),
-    ("data", "mode"),
-    ("data", "workers"),
-    ("data", "root"),
-    ("data", "max_skipped"),
-    ("evaluate", "every"),
-    ("analyze", "every"),
-    ("analyze", "batches"),
-    ("analyze", "map"),
-}
 DATA_DEPENDENT = ("num_classes", "num_pictures")  # of the data, that a method may leave open
-PLACES = {("data", "mode"), ("data", "workers"), ("data", "root"), ("train", "device")}  # not worth a record
 
 
 def fill_from_data(settings: Settings, data: ImageDataset, device: torch.device) -> Settings:
@@ -146,29 +124,3 @@ def fill_data_dependent(options: dict[str, Any], facts: dict[str, int]) -> dict[
     if isinstance(filled.get("base_options"), dict):
         filled["base_options"] = fill_data_dependent(filled["base_options"], facts)
     return filled
-
-
-def check_unchanged(saved: Settings, now: Settings) -> dict[str, list[Any]]:
-    """Raise if a setting differs from the run's in a way that would make it another run.
-
-    Returns what differs otherwise and is worth a record: the name -> [what it was, what it is now]. A folder may have
-    moved: whether its pictures are the same is for the caller to check. So may a file of code.
-    """
-    changed: dict[str, list[Any]] = {}
-    paths = is_path(saved.data.source) and is_path(now.data.source)
-    moved = {("data", "source")} if paths else set()
-    if is_user_code(saved.backbone.name) and is_user_code(now.backbone.name):
-        moved.add(("backbone", "name"))
-    for section in ("data", "augment", "backbone", "method", "train", "evaluate", "analyze"):
-        old, new = saved.model_dump(mode="json")[section], now.model_dump(mode="json")[section]
-        for key in old | new:
-            if old.get(key) == new.get(key) or (section, key) in moved:
-                continue
-            if (section, key) in MAY_CHANGE:
-                changed |= {} if (section, key) in PLACES else {f"{section}.{key}": [old.get(key), new.get(key)]}
-            else:
-                raise BadInput(
-                    f"cannot resume with another {section}.{key}: the run has {old.get(key)!r}, "
-                    f"not {new.get(key)!r}; leave the flag out, or start a new run in another --out"
-                )
-    return changed

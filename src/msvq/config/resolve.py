@@ -1,6 +1,7 @@
 """Settings: a recipe, then the command's flags, then `--set`; typed, complete, every bad key named."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,43 @@ import yaml
 from pydantic import ValidationError
 
 from msvq.config.settings import Settings
-from msvq.core.errors import BadInput, unknown
-from msvq.core.schema import explain, known_keys
+from msvq.core.errors import BadInput, tell, unknown
+from msvq.core.schema import assign, explain, known_keys, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
-from msvq.data.sources import RECIPE_OF
+from msvq.data.sources import RECIPE_OF, is_path
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What a command was told of the settings; None: not told."""
+
+    recipe: str | Path | None = None
+    data: str | None = None
+    data_root: str | Path | None = None
+    method: str | None = None
+    backbone: str | None = None
+    init: str | Path | None = None
+    epochs: int | None = None
+    overrides: Sequence[str] = ()  # key.path=value
+    seed: int | None = None
+    device: str | None = None
+    precision: str | None = None
+    compile: bool | None = None
+
+    def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
+        """The settings that they ask for. `base`: those of a run that goes on, unless a recipe is named."""
+        flags = {field.name: getattr(self, field.name) for field in fields(self)}
+        return resolve(base=base if self.recipe is None else None, **flags)
+
+    def kept(self, settings: Settings) -> list[str] | None:
+        """What was named of the settings, where the rest is fitted to one's own pictures; None: nothing is fitted."""
+        fitted = self.recipe is None and is_path(settings.data.source)
+        return [text.partition("=")[0].strip() for text in self.overrides] if fitted else None
 
 
 def read_config(path: Path) -> Settings:
@@ -50,7 +79,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
     else:
         raise unknown("recipe", str(recipe), recipe_names())
     try:
-        values = yaml.safe_load(text)
+        values = load_yaml(text)
     except RecursionError:
         raise BadInput(f"recipe {str(recipe)!r} is nested too deeply to be one") from None
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: what looks like a date and is none, for one
@@ -123,29 +152,6 @@ def resolve(
     return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """`key.path=value`, the value as YAML reads it."""
-    path, equals, value = text.partition("=")
-    if not equals or not path.strip():
-        raise BadInput(f"--set takes key.path=value, such as train.epochs=20, not {text!r}")
-    try:
-        return path.strip(), yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise BadInput(f"--set {path.strip()}: {value!r} is not a value") from None
-
-
-def assign(values: dict[str, Any], path: str, value: Any, *, whole: bool = False) -> None:
-    """Set the value at `key.path`; `whole`: a path of one key is a section, which is not set as a whole."""
-    *parents, key = path.split(".")
-    if whole and not parents:
-        raise BadInput(f"--set takes key.path=value, such as train.epochs=20; {path!r} is a whole section")
-    for parent in parents:
-        values = values.setdefault(parent, {})
-        if not isinstance(values, dict):
-            raise BadInput(f"--set {path}: {parent!r} has no keys below it")
-    values[key] = value
-
-
 def _choose_method(values: dict[str, Any], name: str | None) -> None:
     """Make `method:` the chosen method's block: the recipe's values for it, then its own block if it has one."""
     block = values.get("method") or {"name": "msvq"}
@@ -154,7 +160,7 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
         raise BadInput("'method' and 'method_defaults' of a recipe are blocks of keys")
     for key, options in defaults.items():
         if options is not None and not isinstance(options, dict):
-            raise BadInput(f"method_defaults.{key} is a block of keys, not {options!r}")
+            raise BadInput(f"method_defaults.{key} is a block of keys, not {tell(options)}")
         if key not in METHODS and not is_external(str(key)):
             raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")

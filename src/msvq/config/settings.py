@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator, Field
 
 from msvq.core.runtime import Precision
-from msvq.core.schema import Section
+from msvq.core.schema import MayChange, Section
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import DataSettings
 from msvq.evaluate.diagnostics.health import AnalyzeSettings
@@ -29,9 +29,9 @@ Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_
 def parse_save_interval(every: int | str) -> tuple[int | None, float]:
     """(steps, 0.0) or (None, seconds)."""
     text = str(every).strip()
-    if text.isdigit() and int(text) > 0:
+    if re.fullmatch(r"\d{1,15}", text) and int(text) > 0:
         return int(text), 0.0
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text)
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([smh])", text)
     if found is None or float(found[1]) == 0:
         raise ValueError("give a number of steps, or a time such as 30s, 5m or 2h")
     return None, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
@@ -45,7 +45,7 @@ def _save_interval(every: int | str) -> int | str:
 class TrainSettings(Section):
     """How long and how fast to learn; the defaults are the paper's."""
 
-    epochs: Annotated[int, Ge(1)] = 200  # passes over the pictures
+    epochs: Annotated[int, Ge(1), MayChange.TRAINING] = 200  # passes over the pictures
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
     base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
@@ -55,12 +55,14 @@ class TrainSettings(Section):
     # Parts of a batch that are computed one after the other, to save memory. Teachers and queues move once a batch
     # (but for the queues of methods that store before they compare: once a part); batch norm, and losses that contrast
     # the pictures of a batch with each other, see one part at a time.
-    accumulate: Annotated[int, Ge(1)] = 1
-    compile: bool = False  # compile the networks: one to three minutes of waiting, then faster steps on some machines
-    device: str = "auto"  # cpu, cuda, cuda:1, mps; auto: the best there is
+    accumulate: Annotated[int, Ge(1), MayChange.TRAINING] = 1
+    # One to three minutes of waiting, then faster steps on some machines. The last bits depend on it.
+    compile: Annotated[bool, MayChange.UPKEEP] = False
+    device: Annotated[str, MayChange.PLACE] = "auto"  # cpu, cuda, cuda:1, mps; auto: the best there is
     precision: Precision = "auto"  # auto: bf16 where native, fp16 on CUDA devices without it, else fp32
-    checkpoint_every: Annotated[int | str, AfterValidator(_save_interval)] = "5m"  # steps, or a time: 30s, 5m, 2h
-    log_every: Annotated[int, Ge(1)] = 10  # steps
+    # Steps, or a time: 30s, 5m, 2h.
+    checkpoint_every: Annotated[int | str, AfterValidator(_save_interval), MayChange.UPKEEP] = "5m"
+    log_every: Annotated[int, Ge(1), MayChange.UPKEEP] = 10  # steps
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0  # of all randomness
 
 

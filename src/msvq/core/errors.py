@@ -2,15 +2,34 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from reprlib import Repr
+from typing import Any
+
+LONGEST = 80  # letters of what somebody gave that are repeated in an error
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = LONGEST
 
 
 class BadInput(ValueError):
     """A mistake in what the user gave. The command line prints its sentence alone and exits with 2."""
 
 
+def shorten(text: str) -> str:
+    """The text, or its beginning if it is long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def tell(value: Any) -> str:
+    """A value as Python writes it, short whatever it is: an error repeats what was given, and no more."""
+    try:
+        return shorten(_REPR.repr(value))
+    except ValueError:  # an integer that Python refuses to write out
+        return "a number of thousands of digits"
+
+
 def unknown(kind: str, name: str, known: Iterable[str], *, more: str = "") -> BadInput:
     """The error for a name that does not exist, with the nearest one that does."""
-    names = sorted(known)
+    names, name = sorted(known), shorten(name)
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
     return BadInput(f"unknown {kind} {name!r}{hint} known: {', '.join(names)}{f', {more}' if more else ''}")

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,13 +15,33 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # it may be a link, which would be followed
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file was being written when its process was killed."""
+    return re.fullmatch(r"\..+\.\d+\.tmp", path.name) is not None
+
+
+def check_no_link(path: Path) -> None:
+    """Raise if what is written to a path would go elsewhere, through a link: that may be somebody else's."""
+    if path.is_symlink():
+        raise BadInput(
+            f"{str(path)!r} is a link to {str(path.readlink())!r}, and nothing is written through it; "
+            f"remove it, or move what is there into its place"
+        )
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise BadInput(
+            f"{str(path)!r} is a file that has another name too (a hard link) and would change there as well; "
+            f"put a copy of it in its place"
+        )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,21 +68,24 @@ def disk_full_error(place: Path, needed: int, what: str, ways: str) -> BadInput:
 # --- what a run directory is, by its files alone
 
 SECTIONS = ("data", "augment", "backbone", "method", "train", "evaluate", "analyze")  # of a run's config.yaml
-RUN_FILES = [
-    "config.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "checkpoints",
-    "initial.safetensors",
-    "encoder.safetensors",
-    "encoder.json",
-    "eval",
-    "figures",
-    "report.html",
-    "skipped.csv",
-    "tensorboard",
-    "wandb",
-]
+LOCK = ".lock"
+# What a run writes: a file (None), or a folder and which files in it.
+RUN_FILES = {
+    "config.yaml": None,
+    "environment.json": None,
+    "metrics.jsonl": None,
+    "checkpoints": r"(last|previous|best)\.ckpt|\.last\.ckpt\.new",
+    "initial.safetensors": None,
+    "encoder.safetensors": None,
+    "encoder.json": None,
+    "eval": r"(knn|probe|linear|finetune|analysis)(-.+)?\.json|demo\.json|(gallery|map|neighbours)(-.+)?\.npz",
+    "figures": r"(knn|false_negatives|map)\.(png|svg)",
+    "report.html": None,
+    "skipped.csv": None,
+    "tensorboard": r"events\.out\.tfevents\..+|msvq\.json",
+    "wandb": r"msvq\.json",  # the rest is wandb's own, and may be of runs that were not sent yet
+}
+WRITTEN_IN_PLACE = (LOCK, "skipped.csv")  # any other file is replaced as a whole, and so is a link in its place
 
 
 def is_run(out: Path) -> bool:
@@ -75,6 +98,30 @@ def is_run(out: Path) -> bool:
     except OSError:
         return False
     return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
+
+
+def check_places(run: Path, names: Iterable[str] = (LOCK, *RUN_FILES)) -> None:
+    """Raise if something else is where a run would write these: a link that leads elsewhere, a folder for a file."""
+    for name in names:
+        path, wanted = run / name, RUN_FILES.get(name)
+        if wanted is not None or name in WRITTEN_IN_PLACE:
+            check_no_link(path)
+        if path.exists() and not path.is_symlink() and path.is_dir() != (wanted is not None):
+            kinds = ("folder", "file") if wanted is None else ("file", "folder")
+            raise BadInput(f"{str(path)!r} is a {kinds[0]}, and a run keeps a {kinds[1]} there; move it away")
+
+
+def written_files(run: Path) -> list[Path]:
+    """The files that a run has left in its directory, and nothing that somebody else has put there."""
+    found = []
+    for name, wanted in RUN_FILES.items():
+        path = run / name
+        if wanted is None:
+            found.append(path)
+        elif path.is_dir() and not path.is_symlink():
+            found += [file for file in path.iterdir() if re.fullmatch(wanted, file.name) or is_temporary(file)]
+    found += filter(is_temporary, run.iterdir())
+    return [path for path in found if path.is_symlink() or path.is_file()]
 
 
 def resolve_parent(path: Path) -> Path:

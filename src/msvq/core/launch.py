@@ -1,6 +1,9 @@
-"""How the processes of a run were started: torchrun says it in the environment."""
+"""How processes are started: those of a run by torchrun, which says so in the environment; children by us."""
 
 import os
+import platform
+import sys
+from pathlib import Path
 
 from msvq.core.errors import BadInput
 
@@ -19,6 +22,27 @@ def is_main_process() -> bool:
 def local_rank() -> int:
     """Which of the processes on this machine this is."""
     return _number("LOCAL_RANK") if num_processes() > 1 and "LOCAL_RANK" in os.environ else 0
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """For a Python process that finds the modules that this one finds, but none in the current folder."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(safe_path()), "PYTHONSAFEPATH": "1", **more}
+
+
+def safe_path() -> list[str]:
+    """`sys.path` without the current folder, by whatever name, and what else depends on it; and where msvq lies."""
+    here, home = Path.cwd().resolve(), Path(__file__).parents[2]
+    kept = [entry for entry in sys.path if Path(entry).is_absolute() and Path(entry).resolve() != here]
+    return kept if str(home) in kept else [str(home), *kept]
+
+
+def refuse_planted_driver() -> None:
+    """Raise if the current folder has what PyTorch's CUDA libraries look for there, and would run (libcusparseLt)."""
+    name = "libcuda.so.1"
+    below = [path for folder in ("glibc-hwcaps", "tls", platform.machine()) for path in Path(folder).rglob(name)]
+    for path in (Path(name), *below):
+        if path.exists():
+            raise BadInput(f"PyTorch would run {str(path)!r} of the current folder; start from another folder")
 
 
 def _number(name: str) -> int:

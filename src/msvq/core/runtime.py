@@ -115,7 +115,7 @@ def or_too_large(sentence: str) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a request for memory failed, on any device: the processor's allocator has no class for it."""
-    words = ("can't allocate memory", "not enough memory", "out of memory")
+    words = ("can't allocate memory", "not enough memory", "out of memory", "storage size calculation overflowed")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
     )

@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import check_no_link
 
 MAX_BYTES = 20 * 10**9  # no official archive holds more
 TIMEOUT = 30.0  # seconds without an answer
@@ -99,9 +100,12 @@ def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = F
 @contextmanager
 def _alone(archive: Archive, root: Path, display: Display, needed: int | None = None) -> Iterator[None]:
     """One process at a time, and a sentence for what the disk refuses."""
+    place, part = root / f".{archive.name}.lock", root / f"{archive.name}.part"
+    for path in (place, part):
+        check_no_link(path)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(root / f".{archive.name}.lock")
+        lock = FileLock(place)
         try:
             held = lock.acquire(timeout=0)
         except Timeout:
@@ -113,7 +117,7 @@ def _alone(archive: Archive, root: Path, display: Display, needed: int | None = 
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             why = error.strerror or error
             raise BadInput(f"cannot work in {root} ({why}); mend that or choose another folder") from None
-        (root / f"{archive.name}.part").unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise _no_room(archive, root, needed) from None
 
 

@@ -196,7 +196,7 @@ def _make(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     # Others of the same root: it has changed since, or they are another choice of its pictures.
-    others = [folder for folder in place.iterdir() if folder.is_dir() and folder.name != key]
+    others = [folder for folder in place.iterdir() if (folder / "pack.json").is_file() and folder.name != key]
     for older in sorted(others, key=lambda folder: folder.stat().st_mtime)[: -KEPT + 1]:
         shutil.rmtree(older, ignore_errors=True)
 
@@ -204,6 +204,8 @@ def _make(
 def _sweep(own: Path) -> None:
     """Remove what killed processes left, anywhere among the packs: where nobody holds the lock, nobody is packing."""
     for stale in packs().glob("*/.*.tmp"):
+        if stale.parent.is_symlink() or not (stale.parent / ".lock").is_file():
+            continue  # not a place of packs
         try:
             if stale.parent == own:
                 shutil.rmtree(stale, ignore_errors=True)

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import expanduser
-from msvq.core.schema import Section
+from msvq.core.schema import MayChange, Section
 from msvq.data.arrays import read_arrays
 from msvq.data.decode import header_size
 from msvq.data.folders import list_folder
@@ -39,14 +39,14 @@ class DataSettings(Section):
     """Which pictures, at what size, and how they reach the training loop."""
 
     source: str = "patterns"  # a name, or the path of a folder, a list or a file of arrays, or hf:NAME
-    root: Path | None = None  # folder of an official data set's files
+    root: Annotated[Path | None, MayChange.PLACE] = None  # folder of an official data set's files
     size: Annotated[int, Ge(8)] | None = None  # side of a training crop; None: the data set's own
     test_size: Annotated[int, Ge(8)] | None = None  # side at evaluation; None: the data set's own
     limit: Annotated[int, Ge(1)] | None = None  # train on so many pictures only
     labels: Literal["auto", "none"] = "auto"  # none: leave labels out although the layout has some
-    mode: Literal["store", "stream"] = "store"  # stream: decode while training, pack nothing
-    max_skipped: Annotated[float, Ge(0), Le(1)] = 0.1  # share of unreadable pictures that is put up with
-    workers: Annotated[int, Ge(1)] | None = None  # processes that decode; None: one per core
+    mode: Annotated[Literal["store", "stream"], MayChange.PLACE] = "store"  # stream: decode while training
+    max_skipped: Annotated[float, Ge(0), Le(1), MayChange.UPKEEP] = 0.1  # share of unreadable pictures to put up with
+    workers: Annotated[Annotated[int, Ge(1)] | None, MayChange.PLACE] = None  # that decode; None: one per core
 
 
 def is_path(source: str) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from msvq.core.launch import child_environment
 from msvq.data.decode import FACTS, Unreadable, decode, examine, read_content
 
 # decode: rows of pixels; pack: pixels into a file; check: read and forget; examine: rows of FACTS.
@@ -174,10 +175,12 @@ class _Worker:
 
     def __init__(self) -> None:
         ignored = "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]"  # the parent decides
-        quiet = f"import signal; {ignored}"
-        code = f"{quiet}; import sys; sys.path[:] = {sys.path!r}; from msvq.data.workers import serve; serve()"
+        code = f"import signal; {ignored}; from msvq.data.workers import serve; serve()"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **_QUIET}
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=child_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
         )
 
     def ask(self, task: Task, pictures: Sequence[str | bytes], side: int, target: Target | None) -> Result | None:
@@ -229,9 +232,6 @@ class _Started:
             self._ended = True
         for worker in self.workers:
             worker.end()
-
-
-_QUIET = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _stop(started: _Started, threads: ThreadPoolExecutor) -> None:

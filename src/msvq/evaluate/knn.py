@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from msvq.core.distributed import map_sharded
-from msvq.core.schema import Section
+from msvq.core.schema import MayChange, Section
 from msvq.data.store import ImageSplit
 from msvq.model.losses import l2_normalize
 
@@ -24,7 +24,7 @@ MIN_ROWS = 64  # fewer would read the bank more often than they multiply by it
 class EvaluateSettings(Section):
     """Online kNN."""
 
-    every: Annotated[int, Ge(1)] = 1  # epochs between measurements
+    every: Annotated[int, Ge(1), MayChange.TRAINING] = 1  # epochs between measurements
     knn_k: Annotated[int, Ge(1)] = 200  # neighbours that vote
     knn_temp: Annotated[float, Gt(0)] = 0.1  # a vote weighs exp(cosine / temperature)
     knn_bank: Annotated[int, Ge(1)] | None = None  # compare with at most so many labelled pictures; None: all

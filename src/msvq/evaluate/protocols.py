@@ -1,29 +1,37 @@
 """The frozen protocols by name. A protocol never changes: what would be a change is a new version of its id."""
 
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.core.runtime import or_too_large
-from msvq.core.schema import Section
+from msvq.core.schema import Section, assign, explain, known_keys
+from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
+from msvq.evaluate.labels import stratified
 from msvq.evaluate.linear import LinearSettings, linear_evaluation
 from msvq.evaluate.probe import ProbeSettings, probe
+from msvq.evaluate.results import EvalResult
 from msvq.evaluate.scores import scores
 from msvq.model.backbones import BackboneSettings, make_backbone
 
+PRECISION = "fp32"  # of a frozen protocol: the same on every machine
 LINEAR_SEED = 1337  # the paper's code's; further seeds count on from it
+BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
 MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is not kept
 
 
@@ -60,7 +68,7 @@ class Protocol(NamedTuple):
     """How an encoder is judged. Of `measure`'s result, floats are averaged over seeds."""
 
     settings: type[Section]
-    identity: Callable[[Any], tuple[str, tuple[str, ...]]]  # the id, and which settings it names
+    protocol_id: Callable[[Any], tuple[str, tuple[str, ...]]]  # the id, and which settings it names
     measure: Callable[[EvalContext, Any, Rows, int], Result]
     random: bool  # whether the seed matters with all labels
     first_seed: int = 0
@@ -177,3 +185,85 @@ def check_neighbours(settings: Section, num_labels: int) -> None:
             f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
             f"--set k={num_labels} or fewer"
         )
+
+
+def protocol_settings(kind: type[Section], given: dict[str, Any]) -> tuple[Section, dict[str, Any]]:
+    """The protocol's settings, and which of the given ones change it."""
+    plain = kind().model_dump(mode="json")
+    values = deepcopy(plain)
+    for path, value in given.items():
+        assign(values, path, value)
+    try:
+        settings = kind.model_validate(values)
+    except ValidationError as error:
+        raise explain(error, known_keys(error, kind)) from None
+    wanted = settings.model_dump(mode="json")
+    return settings, {path: value for path, value in given.items() if _at(wanted, path) != _at(plain, path)}
+
+
+def _at(values: Any, path: str) -> Any:
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
+
+
+def protocol_id(protocol: str, settings: Section, changes: Mapping[str, Any]) -> str:
+    """The protocol's name and version; what was changed stands behind it, so that nobody compares unlike numbers."""
+    name, told = PROTOCOLS[protocol].protocol_id(settings)
+    more = "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)
+    return name + more
+
+
+def measure(
+    protocol: str,
+    subject: EvalContext,
+    settings: Section,
+    changes: Mapping[str, Any],
+    *,
+    labels: float = 1.0,
+    seeds: int = 1,
+    transfer: bool = False,
+    checkpoint: str,
+    step: int | None,
+) -> EvalResult:
+    """What a protocol says of an encoder: means over the seeds, and each of them.
+
+    `changes`: how the settings differ from the protocol's. `transfer`, `checkpoint` and `step` are where the pictures
+    and the encoder came from, for the record.
+    """
+    chosen = PROTOCOLS[protocol]
+    known = subject.data.bank.labels
+    repeats = seeds if chosen.random or labels < 1 else 1
+    if seeds > repeats:
+        subject.display.note(f"note: {protocol} with all labels has no randomness, so one measurement is enough")
+    each = []
+    for number in range(repeats):
+        rows = stratified(known, labels, seed=number) if labels < 1 else None
+        check_neighbours(settings, len(known) if rows is None else len(rows))
+        seed = chosen.first_seed + number
+        each.append({"seed": seed, **chosen.measure(subject, settings, rows, seed)})
+    accuracies = [key for key in each[0] if "top1" in key or "top5" in key]
+    found = {key: statistics.mean(one[key] for one in each) for key in accuracies}
+    if len(each) > 1:
+        found |= {f"{key}_std": statistics.stdev(one[key] for one in each) for key in accuracies}
+    else:
+        found |= {key: value for key, value in each[0].items() if key not in (*accuracies, "seed")}
+    return EvalResult(
+        protocol=protocol_id(protocol, settings, changes),
+        kind=protocol,
+        **found,
+        seeds=[one["seed"] for one in each],
+        runs=[{key: value for key, value in one.items() if key not in BULKY} for one in each],
+        labels=labels,
+        num_labels=len(known) if labels == 1 else len(stratified(known, labels, seed=0)),
+        num_test=len(subject.data.test),
+        settings=settings.model_dump(mode="json"),
+        precision=subject.precision,
+        msvq=__version__,
+        data=subject.data.name,
+        data_fingerprint=subject.data.fingerprint(),
+        transfer=transfer,
+        checkpoint=checkpoint,
+        step=step,
+        changes=dict(changes),
+    )

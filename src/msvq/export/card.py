@@ -12,7 +12,7 @@ from msvq.data.sources import is_path
 from msvq.export.folder import backbone
 from msvq.export.formats import Plan
 from msvq.export.results import Measured, measured
-from msvq.export.subject import ExportSource
+from msvq.runs.encoder import LoadedEncoder
 
 # What the hub calls the licences that it knows; another one is "other", with its name beside it.
 LICENCES = (
@@ -29,15 +29,15 @@ ON_THE_HUB = {
 LONGEST = 200  # characters of a name
 
 
-def model_card(subject: ExportSource, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
+def model_card(encoder: LoadedEncoder, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
     """README.md."""
-    rows = measured(subject)
-    front = yaml.safe_dump(front_matter(subject, plan, rows, format, licence), sort_keys=False, allow_unicode=True)
+    rows = measured(encoder)
+    front = yaml.safe_dump(front_matter(encoder, plan, rows, format, licence), sort_keys=False, allow_unicode=True)
     parts = [
-        _opening(subject),
+        _opening(encoder),
         _use(format),
-        _preprocessing(subject, checked),
-        _training(subject),
+        _preprocessing(encoder, checked),
+        _training(encoder),
         _accuracies(rows),
         _check(format, checked),
         _licence(licence),
@@ -45,9 +45,9 @@ def model_card(subject: ExportSource, plan: Plan, *, format: str, licence: str, 
     return f"---\n{front}---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def front_matter(subject: ExportSource, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
+def front_matter(encoder: LoadedEncoder, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
     """What a model hub reads."""
-    method = subject.method
+    method = encoder.method
     learning = "supervised-learning" if method == "supervised" else "self-supervised-learning"
     tags = dict.fromkeys([learning, "image-encoder", "msvq", slug(method), format])
     known = licence.lower() in LICENCES
@@ -58,18 +58,18 @@ def front_matter(subject: ExportSource, plan: Plan, rows: list[Measured], format
         "pipeline_tag": "image-feature-extraction",
         "tags": list(tags),
     }
-    if (data := _hub_data(subject)) is not None:
+    if (data := _hub_data(encoder)) is not None:
         values["datasets"] = [data]
     if rows:
         values["metrics"] = ["accuracy"]
         results = [_hub_result(row) for row in rows]
-        values["model-index"] = [{"name": slug(subject.run.path.resolve().name), "results": results}]
+        values["model-index"] = [{"name": slug(encoder.run.path.resolve().name), "results": results}]
     return values
 
 
-def _hub_data(subject: ExportSource) -> str | None:
+def _hub_data(encoder: LoadedEncoder) -> str | None:
     """The data set's id; a folder of one's own has none, and must not be taken for a data set of that name."""
-    source = subject.run.config.data.source
+    source = encoder.run.config.data.source
     if source.startswith(PREFIX):
         return "/".join(map(slug, source.removeprefix(PREFIX).split("/")[:2]))
     return None if is_path(source) else ON_THE_HUB.get(source, slug(source))
@@ -89,11 +89,11 @@ def _hub_result(row: Measured) -> dict[str, Any]:
     }
 
 
-def _opening(subject: ExportSource) -> str:
-    method, data = subject.method, subject.data
+def _opening(encoder: LoadedEncoder) -> str:
+    method, data = encoder.method, encoder.data
     return (
-        f"# {escaped(subject.title)}, trained by {escaped(method)} on {escaped(data)}\n\n"
-        f"An image encoder: pictures of {subject.size} x {subject.size} pixels go in, {subject.feature_dim} features "
+        f"# {escaped(encoder.title)}, trained by {escaped(method)} on {escaped(data)}\n\n"
+        f"An image encoder: pictures of {encoder.size} x {encoder.size} pixels go in, {encoder.feature_dim} features "
         f"come out. There is no classifier. It was trained and exported with msvq."
     )
 
@@ -106,10 +106,13 @@ def _use(format: str) -> str:
     )
 
 
-def _preprocessing(subject: ExportSource, checked: Mapping[str, Any]) -> str:
-    mean, std = (", ".join(f"{value:g}" for value in values) for values in (subject.mean, subject.std))
+def _preprocessing(encoder: LoadedEncoder, checked: Mapping[str, Any]) -> str:
+    mean, std = (
+        ", ".join(f"{value:g}" for value in values)
+        for values in (encoder.preprocessing.mean, encoder.preprocessing.std)
+    )
     return (
-        f"## Preprocessing\n\nThe centre square of a picture is resized to {subject.size} x {subject.size} pixels of 8 "
+        f"## Preprocessing\n\nThe centre square of a picture is resized to {encoder.size} x {encoder.size} pixels of 8 "
         f"bits (bilinear, antialiased); pixels in 0..1, RGB, minus the mean ({mean}), divided by the deviation "
         f"({std}). `preprocess.py` does it with numpy and Pillow exactly as `msvq` does with files: features "
         f"of a larger JPEG differed by {checked['picture_of_another_size']:.1g} from those of `msvq`. Other tools read "
@@ -119,15 +122,15 @@ def _preprocessing(subject: ExportSource, checked: Mapping[str, Any]) -> str:
     )
 
 
-def _training(subject: ExportSource) -> str:
-    config = subject.run.config
-    environment = subject.run.environment()
-    chosen = {"data": subject.data, "data fingerprint": environment.get("data_fingerprint")}
-    chosen |= {"checkpoint": subject.checkpoint, "step": subject.step}
-    chosen |= {f"backbone.{key}": value for key, value in backbone(subject).items()}
+def _training(encoder: LoadedEncoder) -> str:
+    config = encoder.run.config
+    environment = encoder.run.environment()
+    chosen = {"data": encoder.data, "data fingerprint": environment.get("data_fingerprint")}
+    chosen |= {"checkpoint": encoder.checkpoint, "step": encoder.step}
+    chosen |= {f"backbone.{key}": value for key, value in backbone(encoder).items()}
     chosen |= {f"method.{key}": value for key, value in config.method_options.items()}
     chosen |= {f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()}
-    chosen |= {"size of the training pictures": subject.train_size, "msvq": environment.get("msvq")}
+    chosen |= {"size of the training pictures": encoder.train_size, "msvq": environment.get("msvq")}
     rows = [f"| {escaped(key)} | {escaped(value)} |" for key, value in chosen.items() if value is not None]
     head = ["## Training", "", "`training.yaml` has all settings; these are those of method and training.", ""]
     return "\n".join([*head, "| setting | value |", "|---|---|", *rows])

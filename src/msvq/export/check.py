@@ -30,7 +30,7 @@ def features_of(encoder: Any, pixels: NDArray[np.float32]) -> NDArray[np.float32
 def main(folder: str, question: str, answer: str, picture: str, other: str) -> None:
     """Answer with the features of the picture, of the other one, and of each array in the question."""
     sys.modules["msvq"] = None  # type: ignore[assignment]  # whoever imports it gets an ImportError
-    sys.path[0] = folder
+    sys.path.insert(0, folder)
     sys.argv = ["example.py", picture]
     run = runpy.run_path(str(Path(folder) / "example.py"), run_name="__main__")
     with np.load(question, allow_pickle=False) as arrays:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from msvq.api import Run, load
 from msvq.core.checksums import hash_files
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -17,8 +16,9 @@ from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone, write_folder
 from msvq.export.formats import check_format, make_plan
-from msvq.export.subject import ExportSource, read_subject
 from msvq.export.verify import verify
+from msvq.runs.encoder import LoadedEncoder, load_encoder
+from msvq.runs.run_dir import RunDir, open_run
 
 MANIFEST = "manifest.json"
 MAKER = "msvq export"  # by which a manifest of ours is known
@@ -39,7 +39,7 @@ class Exported(NamedTuple):
 
 
 def export_run(
-    run: str | Path | Run,
+    run: str | Path | RunDir,
     *,
     format: str = "safetensors",
     out: str | Path,
@@ -58,23 +58,23 @@ def export_run(
         raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
     out = expanduser(out)
     check_out(out, overwrite=overwrite)
-    run = run if isinstance(run, Run) else load(run)
+    run = run if isinstance(run, RunDir) else open_run(run)
     if out.resolve() in [(run.path / name).resolve() for name in RUN_FOLDERS]:
         raise BadInput(f"--out {str(out)!r} is where the run keeps files of its own; choose another directory")
-    subject = read_subject(run, checkpoint)
-    plan = make_plan(format, subject)
+    encoder = load_encoder(run, checkpoint)
+    plan = make_plan(format, encoder)
     with (
         display.task(f"exporting to {format}, and loading it back", 3) as advance,
         in_place_of(out, overwrite=overwrite) as folder,
     ):
         advance(0)
-        write_folder(folder, subject, plan, format=format)
+        write_folder(folder, encoder, plan, format=format)
         advance(1)
-        checked = verify(folder, subject)
+        checked = verify(folder, encoder)
         advance(1)
-        text = model_card(subject, plan, format=format, licence=licence, checked=checked)
+        text = model_card(encoder, plan, format=format, licence=licence, checked=checked)
         (folder / "README.md").write_text(text, encoding="utf-8")
-        manifest = _manifest(folder, subject, format, licence, checked)
+        manifest = _manifest(folder, encoder, format, licence, checked)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         advance(1)
     return Exported(out, manifest)
@@ -142,7 +142,7 @@ def in_place_of(out: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _manifest(
-    folder: Path, subject: ExportSource, format: str, licence: str, checked: dict[str, Any]
+    folder: Path, encoder: LoadedEncoder, format: str, licence: str, checked: dict[str, Any]
 ) -> dict[str, Any]:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return {
@@ -150,12 +150,12 @@ def _manifest(
         "msvq": __version__,
         "format": format,
         "licence": licence,
-        "method": subject.method,
-        "data": one_line(subject.data),
-        "backbone": backbone(subject),
-        "checkpoint": subject.checkpoint,
-        "step": subject.step,
-        "feature_dim": subject.feature_dim,
+        "method": encoder.method,
+        "data": one_line(encoder.data),
+        "backbone": backbone(encoder),
+        "checkpoint": encoder.checkpoint,
+        "step": encoder.step,
+        "feature_dim": encoder.feature_dim,
         "checked": checked,
         "sha256": hash_files(files, Display()),
     }

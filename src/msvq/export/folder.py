@@ -13,66 +13,66 @@ from msvq.data.sources import is_path
 from msvq.export import preprocess
 from msvq.export.formats import Plan
 from msvq.export.network import LAYERS
-from msvq.export.subject import ExportSource
 from msvq.export.writers import INPUT
+from msvq.runs.encoder import LoadedEncoder
 
 
-def write_folder(folder: Path, subject: ExportSource, plan: Plan, *, format: str) -> None:
+def write_folder(folder: Path, encoder: LoadedEncoder, plan: Plan, *, format: str) -> None:
     """Write all but the model card and the manifest, which tell how the check went."""
     plan.write(folder)
-    _write_json(folder / "config.json", config(subject, plan, format=format))
-    _write_json(folder / "preprocessor_config.json", preprocessing(subject))
-    (folder / "training.yaml").write_text(training(subject), encoding="utf-8")
+    _write_json(folder / "config.json", config(encoder, plan, format=format))
+    _write_json(folder / "preprocessor_config.json", preprocessing(encoder))
+    (folder / "training.yaml").write_text(training(encoder), encoding="utf-8")
     (folder / "preprocess.py").write_text(getsource(preprocess), encoding="utf-8")
     (folder / "example.py").write_text(example(plan), encoding="utf-8")
 
 
-def training(subject: ExportSource) -> str:
+def training(encoder: LoadedEncoder) -> str:
     """training.yaml: the settings of the run, as a recipe, without where things are on somebody's disk."""
-    values = subject.run.config.model_dump(mode="json", exclude={"method_defaults"})
+    values = encoder.run.config.model_dump(mode="json", exclude={"method_defaults"})
     source = values["data"]["source"]
-    values["data"] |= {"source": subject.data if is_path(source) else source, "root": None}
-    values["method"]["name"] = subject.method
-    values["backbone"] |= backbone(subject)
+    values["data"] |= {"source": encoder.data if is_path(source) else source, "root": None}
+    values["method"]["name"] = encoder.method
+    values["backbone"] |= backbone(encoder)
     if values["backbone"].get("init"):
         values["backbone"]["init"] = Path(values["backbone"]["init"]).name
     return yaml.safe_dump(values, sort_keys=False)
 
 
-def config(subject: ExportSource, plan: Plan, *, format: str) -> dict[str, Any]:
+def config(encoder: LoadedEncoder, plan: Plan, *, format: str) -> dict[str, Any]:
     """config.json: what the encoder is."""
     return {
         "model_type": "image-encoder",
         "format": format,
-        "backbone": backbone(subject),
-        "num_features": subject.feature_dim,
-        "input_size": [3, subject.size, subject.size],
+        "backbone": backbone(encoder),
+        "num_features": encoder.feature_dim,
+        "input_size": [3, encoder.size, encoder.size],
         "made_by": f"msvq {__version__}",
         **plan.config,
     }
 
 
-def backbone(subject: ExportSource) -> dict[str, Any]:
+def backbone(encoder: LoadedEncoder) -> dict[str, Any]:
     """The backbone's settings that say what network it is."""
-    kept = ("name", "width", "stem") if subject.network in LAYERS else ("name",)
-    return {**{key: subject.backbone[key] for key in kept}, "name": subject.title}
+    kept = ("name", "width", "stem") if encoder.backbone.name in LAYERS else ("name",)
+    return {**{key: getattr(encoder.backbone, key) for key in kept}, "name": encoder.title}
 
 
-def preprocessing(subject: ExportSource) -> dict[str, Any]:
+def preprocessing(encoder: LoadedEncoder) -> dict[str, Any]:
     """preprocessor_config.json, in the words of the image processors of model hubs."""
     return {
         "image_processor_type": "BitImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"shortest_edge": subject.size},
+        "size": {"shortest_edge": encoder.size},
         "resample": int(Image.Resampling.BILINEAR),  # antialiased, as Pillow's always is
         "do_center_crop": True,
-        "crop_size": {"height": subject.size, "width": subject.size},
+        "crop_size": {"height": encoder.size, "width": encoder.size},
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(subject.mean),
-        "image_std": list(subject.std),
+        "image_mean": list(encoder.preprocessing.mean),
+        "image_std": list(encoder.preprocessing.std),
     }
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from msvq.core.errors import BadInput, unknown
 from msvq.export import network
 from msvq.export.libraries import OWN_WIDTH, Building, Misfit, Refused, build, library_of
-from msvq.export.subject import ExportSource
 from msvq.export.writers import INPUT, ONNX, OUTPUT, SCRIPT, WEIGHTS, write_onnx, write_script, write_weights
+from msvq.runs.encoder import LoadedEncoder
 
 CODE = "own_backbone"  # the module that a backbone of one's own becomes
 
@@ -32,60 +32,60 @@ class Plan:
 class Format:
     """A format: its plan, the libraries it takes, and the extra of msvq that installs them."""
 
-    plan: Callable[[ExportSource], Plan]
+    plan: Callable[[LoadedEncoder], Plan]
     needs: tuple[str, ...] = ()
     extra: str = ""
 
 
-def safetensors_plan(subject: ExportSource) -> Plan:
+def safetensors_plan(encoder: LoadedEncoder) -> Plan:
     """Weights under msvq's own names, and the code of the network or the library that has it."""
-    if (library := library_of(subject.network)) is not None:
-        return _library_plan(subject, build(library, subject), "safetensors")
-    if subject.network in network.LAYERS:
+    if (library := library_of(encoder.backbone.name)) is not None:
+        return _library_plan(encoder, build(library, encoder), "safetensors")
+    if encoder.backbone.name in network.LAYERS:
         name, code = "network", inspect.getsource(network)
-        width, stem = subject.backbone["width"], subject.backbone["stem"]
-        wanted, made = "ResNet", [f"encoder = ResNet({subject.network!r}, width={width}, stem={stem!r})"]
+        width, stem = encoder.backbone.width, encoder.backbone.stem
+        wanted, made = "ResNet", [f"encoder = ResNet({encoder.backbone.name!r}, width={width}, stem={stem!r})"]
     else:
-        file, _, wanted = subject.network.rpartition(":")
+        file, _, wanted = encoder.backbone.name.rpartition(":")
         name, code = CODE, Path(file).read_text(encoding="utf-8")
-        made = _own_lines(subject, wanted, code)
+        made = _own_lines(encoder, wanted, code)
 
     def write(folder: Path) -> None:
-        write_weights(subject, folder)
+        write_weights(encoder, folder)
         (folder / f"{name}.py").write_text(code, encoding="utf-8")
 
     imports = ("import torch", f"from {name} import {wanted}", "from safetensors.torch import load_file")
     return Plan(write, imports, (*made, _filling(), "encoder.eval()"), "safetensors")
 
 
-def torchvision_plan(subject: ExportSource) -> Plan:
+def torchvision_plan(encoder: LoadedEncoder) -> Plan:
     """Weights for torchvision's own network; its classifier is left out, a small stem put in."""
-    return _library_plan(subject, build("torchvision", subject), "torchvision")
+    return _library_plan(encoder, build("torchvision", encoder), "torchvision")
 
 
-def timm_plan(subject: ExportSource) -> Plan:
+def timm_plan(encoder: LoadedEncoder) -> Plan:
     """A folder that `timm.create_model("local-dir:...")` opens; with a small stem, two lines more are needed."""
-    building = build("timm", subject)
+    building = build("timm", encoder)
     if building.changes:
-        return _library_plan(subject, building, "pytorch")  # a hub would offer timm's one line, which does not do here
+        return _library_plan(encoder, building, "pytorch")  # a hub would offer timm's one line, which does not do here
     made = 'encoder = timm.create_model(f"local-dir:{Path(__file__).parent}", pretrained=True).eval()'
     imports = ("import timm", "import torch")
     return Plan(
-        lambda folder: write_weights(subject, folder), imports, (made,), "timm", _timm_config(subject, building)
+        lambda folder: write_weights(encoder, folder), imports, (made,), "timm", _timm_config(encoder, building)
     )
 
 
-def onnx_plan(subject: ExportSource) -> Plan:
+def onnx_plan(encoder: LoadedEncoder) -> Plan:
     """One file for ONNX Runtime and all that reads ONNX, for any number of pictures at once."""
     made = f'encoder = onnxruntime.InferenceSession(Path(__file__).parent / "{ONNX}")'
     tensors = {"input": {"name": INPUT}, "output": {"name": OUTPUT}}
-    return Plan(lambda folder: write_onnx(subject, folder), ("import onnxruntime",), (made,), "onnx", tensors)
+    return Plan(lambda folder: write_onnx(encoder, folder), ("import onnxruntime",), (made,), "onnx", tensors)
 
 
-def torchscript_plan(subject: ExportSource) -> Plan:
+def torchscript_plan(encoder: LoadedEncoder) -> Plan:
     """One file that `torch.jit.load` opens without any code of the network."""
     made = f'encoder = torch.jit.load(Path(__file__).parent / "{SCRIPT}")'
-    return Plan(lambda folder: write_script(subject, folder), ("import torch",), (made,), "pytorch")
+    return Plan(lambda folder: write_script(encoder, folder), ("import torch",), (made,), "pytorch")
 
 
 FORMATS: Mapping[str, Format] = {
@@ -107,38 +107,39 @@ def check_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def make_plan(name: str, subject: ExportSource) -> Plan:
+def make_plan(name: str, encoder: LoadedEncoder) -> Plan:
     """How the encoder is written in a format; one that cannot hold it is refused, with those that can."""
     try:
-        return check_format(name).plan(subject)
+        return check_format(name).plan(encoder)
     except Refused as refusal:
-        wider = [other for other in FORMATS if other != name and _may_hold(other, subject)]
+        wider = [other for other in FORMATS if other != name and _may_hold(other, encoder)]
         others = ["onnx", "torchscript"] if isinstance(refusal, Misfit) else wider
         raise BadInput(f"{refusal}; formats that can hold it: {', '.join(others)}") from None
 
 
-def _may_hold(name: str, subject: ExportSource) -> bool:
+def _may_hold(name: str, encoder: LoadedEncoder) -> bool:
     """Whether the format can hold the encoder, as far as its name and width tell."""
     if name not in ("torchvision", "timm"):
         return True
-    own = subject.network in network.LAYERS and subject.backbone["width"] == OWN_WIDTH
-    return own or library_of(subject.network) == name
+    own = encoder.backbone.name in network.LAYERS and encoder.backbone.width == OWN_WIDTH
+    return own or library_of(encoder.backbone.name) == name
 
 
-def _library_plan(subject: ExportSource, building: Building, hub_library: str) -> Plan:
+def _library_plan(encoder: LoadedEncoder, building: Building, hub_library: str) -> Plan:
     imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
     lines = (*building.lines(), _filling(), "encoder.eval()")
-    return Plan(lambda folder: write_weights(subject, folder), imports, lines, hub_library)
+    return Plan(lambda folder: write_weights(encoder, folder), imports, lines, hub_library)
 
 
 def _filling() -> str:
     return f'encoder.load_state_dict(load_file(Path(__file__).parent / "{WEIGHTS}"))'
 
 
-def _own_lines(subject: ExportSource, function: str, code: str) -> list[str]:
+def _own_lines(encoder: LoadedEncoder, function: str, code: str) -> list[str]:
     """The encoder made by a function of one's own, which may take the size and may leave maps to be averaged."""
-    call = f"{function}({f'size={subject.train_size}' if _takes_size(code, function) else ''})"
-    if not subject.pooled:
+    call = f"{function}({f'size={encoder.train_size}' if _takes_size(code, function) else ''})"
+    ours = type(encoder.network).__module__.startswith("msvq.")
+    if not (ours and [name for name, _ in encoder.network.named_children()] == ["network"]):  # our average over maps
         return [f"encoder = {call}"]
     return [
         "encoder = torch.nn.Sequential()",
@@ -157,7 +158,7 @@ def _takes_size(code: str, function: str) -> bool:
     return False
 
 
-def _timm_config(subject: ExportSource, building: Building) -> dict[str, Any]:
+def _timm_config(encoder: LoadedEncoder, building: Building) -> dict[str, Any]:
     """What timm reads of config.json to build the network, and to resize and normalise its pictures."""
     more = {key: value for key, value in building.arguments.items() if key != "num_classes"}
     return {
@@ -166,13 +167,13 @@ def _timm_config(subject: ExportSource, building: Building) -> dict[str, Any]:
         **({"model_args": more} if more else {}),
         "pretrained_cfg": {
             "num_classes": 0,
-            "input_size": [3, subject.size, subject.size],
+            "input_size": [3, encoder.size, encoder.size],
             "fixed_input_size": list(more) == ["img_size"],
             "interpolation": "bilinear",
             "crop_pct": 1.0,
             "crop_mode": "center",
-            "mean": list(subject.mean),
-            "std": list(subject.std),
+            "mean": list(encoder.preprocessing.mean),
+            "std": list(encoder.preprocessing.std),
             "custom_load": False,
         },
     }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from msvq.export.network import LAYERS
-from msvq.export.subject import ExportSource
+from msvq.runs.encoder import LoadedEncoder
 
 LIBRARIES = ("torchvision", "timm")
 CREATE = {"torchvision": "models.get_model", "timm": "create_model"}
@@ -55,19 +55,19 @@ def library_of(network: str) -> str | None:
     return library if library in LIBRARIES else None
 
 
-def build(library: str, subject: ExportSource) -> Building:
+def build(library: str, encoder: LoadedEncoder) -> Building:
     """How the library builds the encoder, or Refused."""
-    own = subject.network in LAYERS
-    if not own and library_of(subject.network) != library:
-        raise Refused(f"{subject.title!r} is not a network of {library}")
-    name = subject.network if own else subject.network.partition(":")[2]
-    stem = _stem(library, subject) if own else []
-    wanted = {key: value.shape for key, value in subject.encoder.state_dict().items()}
-    for arguments in _arguments(library, subject.train_size):
+    own = encoder.backbone.name in LAYERS
+    if not own and library_of(encoder.backbone.name) != library:
+        raise Refused(f"{encoder.title!r} is not a network of {library}")
+    name = encoder.backbone.name if own else encoder.backbone.name.partition(":")[2]
+    stem = _stem(library, encoder) if own else []
+    wanted = {key: value.shape for key, value in encoder.network.state_dict().items()}
+    for arguments in _arguments(library, encoder.train_size):
         network = _create(library, name, arguments)
         if network is None:
             continue
-        changes = stem + (_without_classifier(network, subject.encoder) if library == "torchvision" else [])
+        changes = stem + (_without_classifier(network, encoder.network) if library == "torchvision" else [])
         for change in changes:
             setattr(network, change.layer, change.module)
         if {key: value.shape for key, value in network.state_dict().items()} == wanted:
@@ -97,11 +97,11 @@ def _create(library: str, name: str, arguments: dict[str, Any]) -> nn.Module | N
     return made if isinstance(made, nn.Module) else None
 
 
-def _stem(library: str, subject: ExportSource) -> list[Change]:
+def _stem(library: str, encoder: LoadedEncoder) -> list[Change]:
     """The first layers of a ResNet for small pictures, which the library's begins differently with."""
-    width, stem = subject.backbone["width"], subject.backbone["stem"]
+    width, stem = encoder.backbone.width, encoder.backbone.stem
     if width != OWN_WIDTH:
-        raise Refused(f"{library} builds a {subject.network} of width {OWN_WIDTH} alone, not of width {width}")
+        raise Refused(f"{library} builds a {encoder.backbone.name} of width {OWN_WIDTH} alone, not of width {width}")
     if stem == "standard":
         return []
     code = f"torch.nn.Conv2d(3, {width}, kernel_size=3, padding=1, bias=False)"

@@ -1,7 +1,6 @@
 """An exported folder, loaded back by its own library in a fresh process and compared with the original."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.errors import BadInput
+from msvq.core.launch import child_environment
 from msvq.data.augment import normalise
 from msvq.data.decode import decode
 from msvq.export import check
-from msvq.export.subject import ExportSource
+from msvq.runs.encoder import LoadedEncoder
 
 TOLERANCE = 1e-4  # of the largest absolute difference of any feature
 SHARE = 0.01  # of the largest feature, if that is less: features near zero would hide any mistake
@@ -27,21 +27,21 @@ PATIENCE = 600  # seconds for loading and answering
 Arrays = dict[str, NDArray[Any]]
 
 
-def verify(folder: Path, subject: ExportSource) -> dict[str, Any]:
+def verify(folder: Path, encoder: LoadedEncoder) -> dict[str, Any]:
     """What was measured, for the manifest. Raises if the folder cannot be loaded or gives other features."""
     with TemporaryDirectory() as place:
-        return _verify(folder, subject, Path(place))
+        return _verify(folder, encoder, Path(place))
 
 
-def _verify(folder: Path, subject: ExportSource, place: Path) -> dict[str, Any]:
+def _verify(folder: Path, encoder: LoadedEncoder, place: Path) -> dict[str, Any]:
     generator = np.random.default_rng(0)
-    size = subject.size
-    question = {f"batch {num}": _normalised(subject, generator.random((num, 3, size, size))) for num in BATCHES}
+    size = encoder.size
+    question = {f"batch {num}": _normalised(encoder, generator.random((num, 3, size, size))) for num in BATCHES}
     files = {"picture": place / "picture.png", "other": place / "other.jpg"}
     Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(files["picture"])
     _photograph(generator, 4 * size + 4, 6 * size + 3).save(files["other"])  # decoded at half its size, shrunk and cut
-    views = question | {name: _normalised(subject, _scaled(decode(str(path), size))) for name, path in files.items()}
-    expected = {name: _features(subject, view) for name, view in views.items()}
+    views = question | {name: _normalised(encoder, _scaled(decode(str(path), size))) for name, path in files.items()}
+    expected = {name: _features(encoder, view) for name, view in views.items()}
     if not all(np.isfinite(array).all() for array in expected.values()):
         raise BadInput("the encoder's features are not numbers: its training went astray; take another --checkpoint")
     answer = _ask(folder, question, files, place)
@@ -61,7 +61,7 @@ def _verify(folder: Path, subject: ExportSource, place: Path) -> dict[str, Any]:
         "picture_of_the_right_size": difference["picture"],
         "picture_of_another_size": difference["other"],
         "if_resized_by_other_tools": _distance(
-            expected["other"], _features(subject, _by_others(subject, files["other"]))
+            expected["other"], _features(encoder, _by_others(encoder, files["other"]))
         ),
         "libraries": json.loads(str(answer["libraries"])),
     }
@@ -77,14 +77,17 @@ def _photograph(generator: np.random.Generator, height: int, width: int) -> Imag
     return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
-def _by_others(subject: ExportSource, file: Path) -> NDArray[np.float32]:
+def _by_others(encoder: LoadedEncoder, file: Path) -> NDArray[np.float32]:
     """What tools make of a picture that follow preprocessor_config.json: the whole of it resized, then cut."""
     with Image.open(file) as picture:
         short = min(picture.size)
-        width, height = (int(subject.size * side / short) for side in picture.size)
+        width, height = (int(encoder.size * side / short) for side in picture.size)
         small = picture.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - subject.size) // 2, (height - subject.size) // 2
-    return _normalised(subject, _scaled(np.asarray(small.crop((left, top, left + subject.size, top + subject.size)))))
+    left, top = (width - encoder.size) // 2, (height - encoder.size) // 2
+    return _normalised(
+        encoder,
+        _scaled(np.asarray(small.crop((left, top, left + encoder.size, top + encoder.size)))),
+    )
 
 
 def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -92,13 +95,13 @@ def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
     return pixels.transpose(2, 0, 1)[None] / 255
 
 
-def _features(subject: ExportSource, view: NDArray[np.float32]) -> NDArray[np.float32]:
+def _features(encoder: LoadedEncoder, view: NDArray[np.float32]) -> NDArray[np.float32]:
     with torch.inference_mode():
-        return np.asarray(subject.encoder(torch.from_numpy(view)).numpy())
+        return np.asarray(encoder.network(torch.from_numpy(view)).numpy())
 
 
-def _normalised(subject: ExportSource, pixels: NDArray[np.float64]) -> NDArray[np.float32]:
-    view = normalise(torch.from_numpy(pixels.astype(np.float32)), subject.mean, subject.std)
+def _normalised(encoder: LoadedEncoder, pixels: NDArray[np.float64]) -> NDArray[np.float32]:
+    view = normalise(torch.from_numpy(pixels.astype(np.float32)), encoder.preprocessing.mean, encoder.preprocessing.std)
     return view.contiguous().numpy()
 
 
@@ -114,9 +117,9 @@ def _ask(folder: Path, question: Arrays, files: dict[str, Path], place: Path) ->
     asked, answer = place / "question.npz", place / "answer.npz"
     np.savez(asked, **question)  # type: ignore[arg-type]
     command = [sys.executable, str(check.__file__), *map(str, (folder, asked, answer, *files.values()))]
-    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = child_environment(PYTHONDONTWRITEBYTECODE="1")
     try:
-        done = subprocess.run(command, env=quiet, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise BadInput(f"the export was not loaded back within {PATIENCE} s; nothing was written") from None
     if done.returncode:

@@ -13,26 +13,26 @@ from torch import Tensor
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.export.subject import ExportSource
+from msvq.runs.encoder import LoadedEncoder
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 INPUT, OUTPUT = "pixel_values", "features"
 
 
-def write_weights(subject: ExportSource, folder: Path) -> None:
+def write_weights(encoder: LoadedEncoder, folder: Path) -> None:
     """Weights under the encoder's own names, which are torchvision's and timm's where the network is."""
-    state = subject.encoder.state_dict()
+    state = encoder.network.state_dict()
     # Copies: safetensors takes no two tensors that share memory.
     content = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
     (folder / WEIGHTS).write_bytes(save(content, {"format": "pt"}))
 
 
-def write_onnx(subject: ExportSource, folder: Path) -> None:
+def write_onnx(encoder: LoadedEncoder, folder: Path) -> None:
     """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
     with _quiet("onnx"):
         torch.onnx.export(
-            subject.encoder,
-            (_pictures(subject),),
+            encoder.network,
+            (_pictures(encoder),),
             folder / ONNX,
             input_names=[INPUT],
             output_names=[OUTPUT],
@@ -43,15 +43,15 @@ def write_onnx(subject: ExportSource, folder: Path) -> None:
         )
 
 
-def write_script(subject: ExportSource, folder: Path) -> None:
+def write_script(encoder: LoadedEncoder, folder: Path) -> None:
     """One file with the network's steps and weights."""
     with _quiet("torchscript"), torch.no_grad():
-        torch.jit.trace(subject.encoder, _pictures(subject)).save(str(folder / SCRIPT))
+        torch.jit.trace(encoder.network, _pictures(encoder)).save(str(folder / SCRIPT))
 
 
-def _pictures(subject: ExportSource) -> Tensor:
+def _pictures(encoder: LoadedEncoder) -> Tensor:
     """Two, to follow the computation with: of one, an exporter would make a fixed number."""
-    return torch.rand(2, 3, subject.size, subject.size)
+    return torch.rand(2, 3, encoder.size, encoder.size)
 
 
 @contextlib.contextmanager

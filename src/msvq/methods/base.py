@@ -6,11 +6,11 @@ from math import inf
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, cast, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ValidationError, create_model
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
-from msvq.core.schema import explain
+from msvq.core.schema import Section, explain
 from msvq.model.queue import Queue
 from msvq.model.teacher import Teacher
 
@@ -96,7 +96,7 @@ class Method(nn.Module):
         `where` is how a mistake names the block.
         """
         keywords: dict[str, Any] = cls.hyperparameters()
-        schema = create_model(cls.__name__, __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **keywords)
+        schema = create_model(cls.__name__, __base__=Section, **keywords)
         try:
             checked: dict[str, Any] = schema.model_validate(options).model_dump(mode="json")
         except ValidationError as error:

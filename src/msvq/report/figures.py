@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically
 from msvq.report.curves import ALL, views
 from msvq.report.pictures import class_name
@@ -148,13 +149,18 @@ def draw_line(axes: "Axes", points: Points, name: str, style: int) -> None:
 
 def save_figure(draw: Any, path: Path) -> list[Path]:
     """Draw once, write twice. Imported here: it takes a second, and a page needs none of it."""
-    import matplotlib
+    try:
+        import matplotlib
+    except UnicodeDecodeError:
+        raise BadInput("matplotlib's settings, in a file matplotlibrc, are no text; remove it") from None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     written = []
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+    with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # letters that the font lacks
+        matplotlib.rcdefaults()  # whatever a matplotlibrc says, for that of the current folder may be a stranger's
+        matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=(5.4, 3.6), layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure)

@@ -11,7 +11,7 @@ import yaml
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.core.files import check_not_of_a_run, resolve_parent, write_text
+from msvq.core.files import check_no_link, check_not_of_a_run, check_places, resolve_parent, write_text
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
 from msvq.report.maps import first_views, map_data, without_sheets
@@ -22,6 +22,7 @@ from msvq.report.templates import resource, templates
 from msvq.report.verdict import verdict
 
 SCRIPTS = ("page.js", "map.js")
+WRITTEN = ("report.html", "figures")  # in a run
 
 
 def write_report(runs: Path | Sequence[Path], out: Path | None = None, *, figures: bool = True) -> Path:
@@ -33,15 +34,20 @@ def write_report(runs: Path | Sequence[Path], out: Path | None = None, *, figure
     paths = [runs] if isinstance(runs, Path) else list(runs)
     if not paths:
         raise ValueError("a report needs at least one run")
-    records = read_records(paths)
     if out is None:
         out = (paths[0] if len(paths) == 1 else paths[0].parent) / "report.html"
+    compared = out.with_name(f"{out.stem}-figures")
+    if len(paths) > 1:
+        check_no_link(compared)
+    for path in paths:
+        check_places(path, WRITTEN)
+    records = read_records(paths)
     write_text(out, render(records))
     if figures:
         for record in records:
             draw_figures([record], record.path / "figures")
         if len(records) > 1:
-            draw_figures(records, out.with_name(f"{out.stem}-figures"))
+            draw_figures(records, compared)
     return out
 
 

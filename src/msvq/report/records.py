@@ -1,27 +1,109 @@
-"""A run's files, read once for the page. Every file may be missing: a run may be young, or measured in part."""
+"""A run's files, read once for the page. Every file may be missing: a run may be young, or measured in part.
+
+What is there is checked here, as far as the page uses it, so that whoever shows it may rely on its types.
+"""
 
 import csv
 import json
-import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeGuard
 from zipfile import BadZipFile
 
 import numpy as np
 import yaml
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from msvq.core.console import printable
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, shorten
+from msvq.core.schema import load_yaml
 from msvq.runs.metrics import read_metrics
 
 Points = list[tuple[float, float]]
 
 KINDS = ("knn", "linear", "probe", "finetune")  # the order of the table
+LARGEST = 1e300  # a number beyond it is none that a chart could show
+
+
+def _square(matrix: list[list[int]]) -> list[list[int]]:
+    if any(len(row) != len(matrix) for row in matrix):
+        raise ValueError("a confusion matrix has as many rows as columns")
+    return matrix
+
+
+_Real = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
+_Number = _Real | None  # null: nothing was there to be measured
+_Count = Annotated[int, Ge(0), Le(2**53)]
+
+
+class _Part(BaseModel):
+    """A part of a file, with the keys that the page reads; each may be missing, and others may be there."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Verdict(_Part):
+    state: str = ""
+    sentence: str | None = None
+    advice: list[str] | None = None
+
+
+class _FalseNegatives(_Part):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, _Number | dict[str, _Number]]  # what each view finds, and numbers about all
+    all: dict[str, _Number] | None = None
+    by_class: dict[str, dict[str, _Number]] | None = None
+
+
+class _Analysis(_Part):
+    verdict: _Verdict | None = None
+    false_negatives: _FalseNegatives | None = None
+
+
+class _Result(_Part):
+    protocol: str
+    kind: str = ""
+    data: str = ""
+    checkpoint: str = "last"
+    top1: _Number = None
+    top5: _Number = None
+    top1_std: _Number = None
+    top1_best: _Number = None
+    scratch_top1: _Number = None
+    labels: _Number = 1
+    num_test: _Count | None = None
+    step: _Count | None = None
+    seeds: list[int] | None = None
+    class_names: list[str] | None = None
+    confusion: Annotated[list[list[_Count]], AfterValidator(_square)] | None = None
+
+
+class _Method(_Part):
+    name: str = ""
+
+
+class _Data(_Part):
+    source: str = ""
+
+
+class _Train(_Part):
+    epochs: _Count | None = None
+
+
+class _Evaluate(_Part):
+    knn_k: _Count | None = None
+
+
+class _Settings(_Part):
+    method: _Method | None = None
+    data: _Data | None = None
+    train: _Train | None = None
+    evaluate: _Evaluate | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +142,7 @@ class Record:
 
     def curve(self, key: str, kind: str = "eval", *, in_steps: bool = False) -> Points:
         """(epoch, value) of a key of the log, dots for keys of keys; steps become parts of epochs, or stay."""
-        lines = [line for line in self.metrics if line.get("kind") == kind and _is_number(_dig(line, key))]
+        lines = [line for line in self.metrics if line.get("kind") == kind and is_number(_dig(line, key))]
         if kind == "step":
             length = None if in_steps else self.steps_per_epoch
             return [(line["step"] / (length or 1.0), float(_dig(line, key))) for line in lines]
@@ -112,19 +194,18 @@ def read_record(run: Path) -> Record:
     """Read a run directory."""
     if not run.is_dir():
         raise BadInput(f"{str(run)!r} is not a run directory")
-    config = run / "config.yaml"
-    found = [_read_json(path) for path in sorted((run / "eval").glob("*.json"))]
-    results = [result for result in found if "protocol" in result]
+    found = {path: _read(path) for path in sorted((run / "eval").glob("*.json"))}
+    results = [_checked(path, result, _Result) for path, result in found.items() if "protocol" in result]
     results.sort(key=lambda result: KINDS.index(result["kind"]) if result.get("kind") in KINDS else len(KINDS))
     return Record(
         path=run,
         title=printable(run.resolve().name),
-        settings=_read_yaml(config),
-        environment=_read_json(run / "environment.json"),
-        metrics=read_metrics(run / "metrics.jsonl"),
+        settings=_read(run / "config.yaml", _Settings),
+        environment=_read(run / "environment.json"),
+        metrics=[line for line in read_metrics(run / "metrics.jsonl") if "epoch" in line],
         results=results,
-        demo=_read_json(run / "eval" / "demo.json"),
-        analysis=_read_json(run / "eval" / "analysis.json"),
+        demo=_read(run / "eval" / "demo.json", dict[str, _Real]),
+        analysis=_read(run / "eval" / "analysis.json", _Analysis),
         num_skipped=_count_rows(run / "skipped.csv"),
     )
 
@@ -154,24 +235,29 @@ def _count_rows(path: Path) -> int:
         return max(0, sum(1 for _ in csv.reader(file)) - 1)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read(path: Path, kind: Any = dict) -> dict[str, Any]:
+    """A file of JSON or YAML, whose content must be of a kind; empty if there is none."""
+    if not path.is_file():
+        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (ValueError, RecursionError):
-        raise _damaged(path) from None
-    return found if isinstance(found, dict) else {}
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise _damaged(path) from None
-    return found if isinstance(found, dict) else {}
+    return _checked(path, found, kind)
 
 
-def _damaged(path: Path) -> BadInput:
-    return BadInput(f"{str(path)!r} is damaged; restore it, or remove it to have a page without it")
+def _checked(path: Path, found: Any, kind: Any) -> dict[str, Any]:
+    try:
+        TypeAdapter(kind).validate_python(found)
+    except ValidationError as error:
+        raise _damaged(path, ".".join(str(key) for key in error.errors()[0]["loc"][:3])) from None
+    return dict(found)
+
+
+def _damaged(path: Path, where: str = "") -> BadInput:
+    way_out = "restore it" + (", or remove it to have a page without it" if path.name != "config.yaml" else "")
+    return BadInput(f"{str(path)!r} is damaged{f' ({shorten(where)})' if where else ''}; {way_out}")
 
 
 def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -186,5 +272,6 @@ def _dig(line: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a number that can be shown: finite, and within all reason."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -1,12 +1,11 @@
 """Tables of the page: protocols, runs beside one another, the confusion matrix, classes."""
 
 import heapq
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msvq.report.chart import swatch
-from msvq.report.records import Record
+from msvq.report.records import Record, is_number
 from msvq.report.verdict import STATES
 
 MAX_MATRIX = 20  # classes; a larger matrix is not readable
@@ -21,9 +20,7 @@ KIND_NAMES = {
 
 def number(value: Any, pattern: str) -> str:
     """A number as its pattern says, a dash where there is none."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "–"
-    return pattern.format(value).replace("%", " %")
+    return pattern.format(value).replace("%", " %") if is_number(value) else "–"
 
 
 def percent(value: Any) -> str:
@@ -38,7 +35,7 @@ def result_rows(record: Record) -> list[dict[str, str]]:
     for result in record.results:
         top1, num_seeds = percent(result.get("top1")), len(result.get("seeds") or [])
         if num_seeds > 1 and result.get("top1_std") is not None:
-            top1 = f"{result['top1']:.1f} ± {result['top1_std']:.1f} %"
+            top1 = f"{number(result.get('top1'), '{:.1f}')} ± {result['top1_std']:.1f} %"
         notes = []
         if "top1_best" in result:
             notes.append(f"best epoch {percent(result['top1_best'])}")
@@ -181,6 +178,6 @@ def _epochs(record: Record) -> str:
 
 
 def _number(values: Sequence[Any], tell: Any) -> tuple[float | None, str]:
-    if values and isinstance(values[0], int | float):
+    if values and is_number(values[0]):
         return float(values[0]), tell(values[0])
     return None, "–"

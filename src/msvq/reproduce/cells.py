@@ -7,9 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from msvq.config.resolve import parse_assignment, read_config, resolve
+from msvq.config.resolve import read_config, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
+from msvq.core.schema import parse_assignment
 from msvq.methods import METHODS
 from msvq.methods.msvq import MSVQ
 from msvq.reproduce import paper

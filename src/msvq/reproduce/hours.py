@@ -46,8 +46,6 @@ def time_reference(cell: Cell, data_root: Path | None, display: Display) -> Refe
         needs = estimate(
             settings,
             scene,
-            recipe=cell.scale,
-            overrides=(),
             steps=STEPS,
             available=available_memory(device),
             display=display,

@@ -12,10 +12,10 @@ from msvq.report.templates import resource, templates
 from msvq.reproduce.cells import find_scale
 from msvq.reproduce.formats import ALSO, crossing_sentences, heading, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES
-from msvq.reproduce.sweep import CELLS, read_manifest
+from msvq.reproduce.sweep import CELLS, RESULTS, read_manifest
 from msvq.reproduce.typeset import as_csv, claims_csv, latex
 
-RESULTS, PAGE = "results", "report.html"
+PAGE = "report.html"
 
 
 def write_study(out: Path, result: Mapping[str, Any], figures: list[Path]) -> list[Path]:

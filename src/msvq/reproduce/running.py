@@ -20,11 +20,11 @@ from msvq.reproduce.collect import Known, Measured, Place, gather
 from msvq.reproduce.figures import draw_curves, draw_tsne
 from msvq.reproduce.formats import heading
 from msvq.reproduce.hours import Planned, plan_tasks
-from msvq.reproduce.page import RESULTS, write_page, write_study
+from msvq.reproduce.page import write_page, write_study
 from msvq.reproduce.progress import SweepDisplay
 from msvq.reproduce.records import read_records, write_records
 from msvq.reproduce.studies import choose_rows, find_study
-from msvq.reproduce.sweep import CELLS, check_place, make_tasks, opened, read_manifest, run_tasks
+from msvq.reproduce.sweep import CELLS, RESULTS, check_place, make_tasks, opened, read_manifest, run_tasks
 from msvq.reproduce.tables import build
 from msvq.train.resume import has_checkpoint
 from msvq.train.signals import Interrupted

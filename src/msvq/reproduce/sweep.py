@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import LOCK, check_no_link, is_temporary, write_text
+from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
 from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
 from msvq.reproduce.progress import SweepDisplay
-from msvq.runs.run_dir import LOCK, is_temporary, locked
+from msvq.runs.run_dir import locked
 from msvq.train.signals import Interrupted, Interruptions
 
-MANIFEST, CELLS, LOGS = "sweep.json", "cells", "logs"
+MANIFEST, CELLS, LOGS, RESULTS = "sweep.json", "cells", "logs", "results"
+ERRORS = "errors.log"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
 LOOK = 0.5  # seconds between looks at how far the cells are
 WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
@@ -68,6 +70,9 @@ def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
     check_place(out, scale)
     for task in tasks:
         check_same(task.cell, task.run)
+    logs = [out / LOGS / name for name in (ERRORS, *(f"{task.cell.name}.log" for task in tasks))]
+    for path in (out / CELLS, out / RESULTS, out / RESULTS / CELLS, out / LOGS, *logs):
+        check_no_link(path)
     with locked(out):
         check_place(out, scale)  # another process may have been here meanwhile
         if not (out / MANIFEST).is_file():
@@ -139,15 +144,14 @@ class Pool:
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
         threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
-        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
-        with (self.log / "errors.log").open("a") as errors:
+        with (self.log / ERRORS).open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+                env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
         worker = Worker(process)

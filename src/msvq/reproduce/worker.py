@@ -20,19 +20,18 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from msvq.api import Run
+from msvq.api import Run, pretrain
+from msvq.config.build import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import LOCK
 from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
+from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate, open_for
-from msvq.runs.run_dir import LOCK
-from msvq.runs.weights import load_encoder
-from msvq.train.build import build_method
-from msvq.train.pretrain import pretrain
 from msvq.train.signals import Interruptions
 
 PATIENCE = 60.0  # seconds for a process of a sweep that was killed to save and leave
@@ -46,7 +45,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
     out, data_root = Path(order["out"]), order["data_root"]
-    if (out / LOCK).exists():
+    if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         lock = FileLock(out / LOCK)
         with suppress(Timeout):  # what is wrong then, the run itself says better
             lock.acquire(timeout=PATIENCE)
@@ -66,7 +65,6 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
             console=console,
             made_by=MADE_BY,
             callbacks=[held],
-            protocols=[name for name in order["protocols"] if name == "probe"],  # a matter of seconds, by its features
         )
     for protocol in order["protocols"]:
         if is_finished(out, [protocol]):
@@ -104,7 +102,7 @@ def draw_map(run: Run, data_root: str | None, display: Display) -> None:
     try:
         device = resolve_device("auto")
         fresh = build_method(run.config, data.size).to(device).encoder
-        encoders = {"before": fresh, "after": load_encoder(run).encoder.to(device)}
+        encoders = {"before": fresh, "after": load_encoder(run).network.to(device)}
         save_map(
             run.path / "eval" / "map.npz", data, encoders, feature_function(data, device, "fp32"), num=MAP_PICTURES
         )

@@ -1,41 +1,50 @@
-"""`msvq analyze`: a look inside a run, from any of its checkpoints."""
+"""What a trained method leaves for a person to look at: accuracy, audit, gallery, map, neighbours, verdict."""
 
 import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from msvq.api import Run, load
 from msvq.config.adapt import fill_from_data
+from msvq.config.build import build_method, make_augment
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import check_places, write_text
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
-from msvq.methods import METHODS
-from msvq.report.page import write_report
+from msvq.data.store import ImageDataset
+from msvq.evaluate.diagnostics.collapse import verdict
+from msvq.evaluate.diagnostics.embedding_map import save_map
+from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_gallery
+from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
+from msvq.evaluate.features import feature_function
+from msvq.evaluate.knn import KnnSettings, last_bank
+from msvq.evaluate.neighbours import save_neighbours
+from msvq.evaluate.protocols import PRECISION, EvalContext, measure
+from msvq.methods import METHODS, Method
+from msvq.runs.encoder import load_method, read_initial_weights
 from msvq.runs.evaluate import open_for
-from msvq.runs.finished import evaluate_finished_run
 from msvq.runs.metrics import nan_to_none
-from msvq.runs.weights import load_method
+from msvq.runs.run_dir import INITIAL, RunDir
 
 
 def analyze(
-    run: str | Path | Run,
+    run: RunDir,
     *,
     data: str | None = None,
     data_root: str | Path | None = None,
     checkpoint: str = "last",
     method: str | None = None,
-    backbone: str | None = None,
     device: str | None = None,
     precision: str | None = None,
     display: Display | None = None,
 ) -> dict[str, Any]:
     """What `RUN/eval/analysis.json` holds; the arguments are those of `msvq analyze`."""
-    run = run if isinstance(run, Run) else load(run, backbone=backbone)
+    check_places(run.path, ["eval"])
     display = display or Display()
     built, name, step = load_method(run, checkpoint, method=method)
     target = resolve_device(device or "auto")
@@ -62,43 +71,85 @@ def analyze(
     finally:
         if dataset.stream is not None:
             dataset.stream.workers.close()
-    write_report(run.path)
     return result
 
 
-def show(result: dict[str, Any], run: Path, console: Console, *, as_json: bool) -> None:
-    """Print an analysis for a person, or as JSON."""
-    if as_json:
-        console.print_json(json.dumps(nan_to_none(result)))  # what is no number is no JSON either
-        return
-    judged = result["verdict"]
-    say = Display(console).note
-    say(f"{judged['state']}: {judged['sentence']}")
-    for advice in judged["advice"]:
-        say(f"  - {advice}")
-    audit = result["false_negatives"]
-    if audit is None:
-        say("the method has no soft labels over a queue, so there is nothing to audit")
-    else:
-        console.print(audit_table(audit))
-        if audit["same_class_share"] is not None:
-            say(
-                f"by chance 5 entries would hold {5 * audit['same_class_share']:.2f} of the class; a one-hot label "
-                f"pushes away all {audit['one_hot']['pushed_away']:.0f} that the queue holds"
-            )
-    for name, title in (("teachers", "distance of the networks"), ("queues", "queues (age in steps)")):
-        if result[name]:
-            told = ", ".join(f"{key} {value:.4g}" for key, value in result[name].items())
-            say(f"{title}: {told}")
-    say(f"report  {run / 'report.html'}")
+@contextmanager
+def _noted(protocol: str, display: Display) -> Iterator[None]:
+    """What cannot be measured is told, and stops nothing else: the rest shows what went wrong."""
+    try:
+        yield
+    except BadInput as error:
+        display.note(f"note: no {protocol} accuracy: {error}")
 
 
-def audit_table(audit: dict[str, Any]) -> Table:
-    """What each soft label finds."""
-    table = Table("soft label", "found in top 5", "mass on the class", "entropy", box=box.SIMPLE)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
-        numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
-        table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
-    return table
+def evaluate_finished_run(
+    run: RunDir,
+    settings: Settings,
+    data: ImageDataset,
+    method: Method,
+    loader: Loader,
+    *,
+    checkpoint: str = "last",
+    step: int,
+    display: Display,
+) -> dict[str, Any]:
+    """Look at a trained method and write what is seen to RUN/eval. Returns what `analysis.json` holds."""
+    folder, precision = run.path / "eval", settings.train.precision
+    if settings.train.accumulate > 1:  # as it was trained: what fitted into memory then, fits now
+        part = settings.train.batch_size // settings.train.accumulate
+        loader = Loader(loader.pictures, batch_size=part, seed=loader.seed, device=loader.device)
+    suffix = "" if checkpoint == "last" else f"-{checkpoint}"
+    encoder = method.encoder
+    if data.has_labels:
+        voting = replace(data, bank=last_bank(data.bank, settings.evaluate.knn_bank))
+        subject = EvalContext(encoder, settings.backbone, voting, loader.device, PRECISION, display)
+        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.bank)), temp=settings.evaluate.knn_temp)
+        changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
+        changes |= {"bank": len(voting.bank)} if len(voting.bank) < len(data.bank) else {}
+        with _noted("kNN", display):
+            found = measure("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
+            found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
+    audit, gallery = audit_soft_labels(
+        method, data, loader, make_augment(settings, data), precision=precision, display=display
+    )
+    if gallery is not None:
+        save_gallery(folder / f"gallery{suffix}.npz", gallery)
+    start = read_initial_weights(run.path)
+    if start is None and settings.backbone.init is not None:
+        display.note(f"note: {INITIAL} is gone, so 'before' is the backbone with fresh weights")
+    fresh = build_method(settings, data.size, start).to(loader.device).encoder  # as it was before training
+    with display.busy("drawing the embedding map"):
+        features = feature_function(data, loader.device, precision)
+        encoders = {"before": fresh, "after": encoder}
+        if settings.analyze.map:
+            save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)
+        save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
+    history = [line for line in run.metrics() if "rank" in line and line["step"] <= step]
+    if not history or history[-1]["step"] != step:  # a checkpoint between two looks
+        history.append(measure_health(method, pictures=data.train, features=features))
+    # What was no number is null in the log.
+    judged = verdict([{key: math.nan if value is None else value for key, value in line.items()} for line in history])
+    result = {
+        "checkpoint": checkpoint,
+        "step": step,
+        "verdict": {"state": judged.state, "sentence": judged.sentence, "advice": list(judged.advice)},
+        "health": {
+            key: value for key, value in history[-1].items() if isinstance(value, float) and not key.startswith("knn")
+        },
+        "false_negatives": None if audit is None else named(audit, data),
+        "teachers": teacher_distances(method),
+        "queues": queue_health(method, steps=step),
+    }
+    write_text(folder / f"analysis{suffix}.json", json.dumps(nan_to_none(result), indent=1) + "\n")
+    return result
+
+
+def named(audit: dict[str, Any], data: ImageDataset) -> dict[str, Any]:
+    """An audit whose classes have their names."""
+    names = {str(number): name for number, name in enumerate(data.class_names)}
+    rows = {
+        names.get(key, key): {"samples": row["samples"], **row["found"], "mass": row["mass"]["all"]}
+        for key, row in audit["by_class"].items()
+    }
+    return {**audit, "by_class": rows}

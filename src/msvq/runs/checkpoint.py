@@ -4,15 +4,17 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
+from torch import Tensor
 
 from msvq.config.settings import parse_save_interval
 from msvq.core.errors import BadInput
-from msvq.core.files import write_atomically
+from msvq.core.files import is_temporary, write_atomically
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
@@ -21,6 +23,8 @@ FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
 COMMENT = re.compile(rb"msvq crc32 ([0-9a-f]{8})")
 COMMENT_LENGTH = len(b"msvq crc32 01234567")
 PIECE = 2**22
+LARGEST = 2**53  # of the numbers in a checkpoint that are no weights: counts, sums, rates
+_MISSING = object()
 
 
 class SaveInterval:
@@ -106,7 +110,33 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         raise
     except Exception:  # whatever a file that is none makes PyTorch raise: KeyError, struct.error, ...
         return None
-    return state if isinstance(state, dict) and state.get("format") == FORMAT and "step" in state else None
+    return state if isinstance(state, dict) and misbuilt({"format": FORMAT, "step": 0}, state) is None else None
+
+
+def misbuilt(own: Any, found: Any, path: str = "") -> str | None:
+    """Where what was `found` is not built like `own`, a new run's: the first key that is missing or of another type.
+
+    What is empty in a new run may have grown; a negative count or a number that is not finite belongs nowhere.
+    """
+    if isinstance(own, Mapping):
+        if not isinstance(found, Mapping):
+            return path
+        pairs: Iterable[tuple[Any, Any, Any]] = ((key, value, found.get(key, _MISSING)) for key, value in own.items())
+    elif isinstance(own, list):
+        if not isinstance(found, list) or (own and len(own) != len(found)):
+            return path
+        pairs = ((key, value, found[key]) for key, value in enumerate(own))
+    elif isinstance(own, Tensor):
+        alike = isinstance(found, Tensor) and (own.dtype, own.ndim) == (found.dtype, found.ndim)
+        return None if alike and all(a in (0, b) for a, b in zip(own.shape, found.shape, strict=True)) else path
+    elif isinstance(own, int | float) and not isinstance(own, bool):
+        is_number = type(found) is int or (type(found) is float and isinstance(own, float))
+        lowest = 0 if isinstance(own, int) else -LARGEST
+        return None if is_number and lowest <= found <= LARGEST else path
+    else:
+        return None if own is None or type(own) is type(found) else path
+    wrong = (misbuilt(value, inner, f"{path}.{key}" if path else str(key)) for key, value, inner in pairs)
+    return next((where for where in wrong if where is not None), None)
 
 
 def is_whole(path: Path) -> bool:
@@ -130,12 +160,29 @@ def is_whole(path: Path) -> bool:
 
 def remove_leftovers(directory: Path) -> None:
     """Remove what a process that was killed while saving has left. Only for who holds the run's lock."""
-    for path in directory.glob(".*.tmp"):
+    for path in filter(is_temporary, directory.glob(".*.tmp")):
         path.unlink(missing_ok=True)
     fresh, last = directory / f".{LAST}.new", directory / LAST
     if fresh.exists() and not last.exists() and is_whole(fresh):  # killed between the two renames
         fresh.replace(last)
     fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_state(directory: Path, own: dict[str, Any], found: dict[str, Any]) -> Iterator[None]:
+    """For loading what was `found` in a checkpoint where a new run has its `own`: whatever is wrong with it is told."""
+    where = misbuilt(own, found)
+    try:
+        if where is not None:
+            raise ValueError(where)
+        yield
+    except (BadInput, torch.OutOfMemoryError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise BadInput(
+            f"cannot resume from {directory.parent}: the checkpoint is damaged{f' ({where})' if where else ''}; "
+            f"remove {LAST} to go on from {PREVIOUS}, or start anew with --overwrite"
+        ) from error
 
 
 def load_checkpoint(directory: Path, report: Callable[[str], None] = lambda sentence: None) -> dict[str, Any]:

@@ -56,6 +56,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             line = json.loads(text.decode())
         except (ValueError, RecursionError):
             continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
+        if isinstance(line, dict) and _is_count(line.get("step")) and _is_count(line.get("epoch", 0)):
             lines.append(line)
     return lines
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53

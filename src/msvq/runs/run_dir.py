@@ -1,14 +1,14 @@
-"""The run directory: may a run go there, what was it made with, and what of it is replaced."""
+"""A run directory: may a run go there, what of it is replaced, and what its files say."""
 
 import csv
 import io
 import json
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,30 @@ import torchvision
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import RUN_FILES, is_run, write_text
+from msvq.core.files import (
+    LOCK,
+    RUN_FILES,
+    check_no_link,
+    check_places,
+    is_run,
+    is_temporary,
+    write_text,
+    written_files,
+)
 from msvq.core.launch import num_processes
+from msvq.core.user_code import is_user_code
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
+from msvq.model.backbones import register_backbone
+from msvq.runs.metrics import read_metrics
 
-LOCK = ".lock"
+WEIGHTS, METADATA = "encoder.safetensors", "encoder.json"
+INITIAL = "initial.safetensors"  # what the encoder was before training, where it did not start afresh
+FINISHED = (WEIGHTS, METADATA, "report.html")  # the last that a run leaves
 
 
 @contextmanager
@@ -35,6 +50,7 @@ def locked(out: Path) -> Iterator[None]:
     """Keep other processes out of a run directory. A process that dies leaves no lock behind: the system holds it."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / LOCK
+    check_no_link(path)
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=0)
@@ -52,12 +68,6 @@ def locked(out: Path) -> Iterator[None]:
         lock.release()
 
 
-def check_choice(resume: bool, overwrite: bool) -> None:
-    """Raise if a run is to be continued and replaced."""
-    if resume and overwrite:
-        raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
-
-
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
     if out.exists() and not out.is_dir():
@@ -71,32 +81,27 @@ def check_out(out: Path, *, overwrite: bool) -> None:
             f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
             f"or choose another directory"
         )
+    check_places(out)
 
 
 def start_directory(
     out: Path, settings: Settings, environment: dict[str, Any], skipped: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Make the run directory, without what an earlier run left in it.
+    """Make the run directory, without what an earlier run left in it; what others have put there stays.
 
     `config.yaml` is never absent from it, so that a kill in between leaves what can be started again.
     """
-    for path in [*(out / name for name in RUN_FILES if name != "config.yaml"), *filter(is_temporary, out.iterdir())]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.is_dir():  # on another disk, say: the link stays
-            for inner in path.iterdir():
-                shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink()
-        else:
-            path.unlink(missing_ok=True)
+    for path in written_files(out):
+        if path.name != "config.yaml":
+            path.unlink()
+    for name, wanted in RUN_FILES.items():
+        if wanted is not None:
+            with suppress(OSError):  # it is not there, or holds something of somebody else
+                (out / name).rmdir()
     write_text(out / "config.yaml", settings.to_yaml())
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
     if skipped:
         write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
-
-
-def is_temporary(path: Path) -> bool:
-    """Whether a file was being written when its process was killed."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:
@@ -148,3 +153,54 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+class RunDir:
+    """The directory of a finished or running pre-training, as its files tell it."""
+
+    def __init__(self, path: Path, *, backbone: str | None = None) -> None:
+        self.path = path
+        self.backbone = backbone  # the run's own code, where a person has named it
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was read from the directory: it is read again, so a pickle or a copy is small."""
+        kept = vars(self).items()
+        return {name: value for name, value in kept if not hasattr(type(self), name)}  # a class has what is cached
+
+    @cached_property
+    def config(self) -> Settings:
+        """The complete settings."""
+        settings = read_config(self.path / "config.yaml")
+        if self.backbone is None:
+            return settings
+        named = settings.backbone.model_copy(update={"name": self.backbone})
+        return settings.model_copy(update={"backbone": named})
+
+    def environment(self) -> dict[str, Any]:
+        """What the run was made with: versions, hardware, and a fingerprint of its data."""
+        path = self.path / "environment.json"
+        try:
+            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+        except (ValueError, TypeError, RecursionError):
+            way_out = "restore it, or delete it if the pictures are still those that the run began with"
+            raise BadInput(f"{path} is damaged; {way_out}") from None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl`."""
+        return read_metrics(self.path / "metrics.jsonl")
+
+
+def open_run(path: str | Path, *, backbone: str | None = None) -> RunDir:
+    """A run directory that is there. `backbone`: where its backbone is code of your own (`file.py:function`), which is
+    run only because it is named here; it may have moved since.
+    """
+    path = Path(path)
+    if not (path / "config.yaml").is_file():
+        raise BadInput(f"{str(path)!r} is not a run: there is no config.yaml in it")
+    if backbone is not None:
+        trained = RunDir(path).config.backbone.name
+        if backbone != trained and not (is_user_code(trained) and is_user_code(backbone)):
+            raise BadInput(f"the run is of backbone {trained}, not {backbone}; leave out --backbone")
+        if is_user_code(backbone):
+            register_backbone(backbone)
+    return RunDir(path, backbone=backbone)

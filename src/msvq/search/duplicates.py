@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.api import Run, load
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.search.encoder import open_embedder
+from msvq.runs.encoder import load_encoder
+from msvq.runs.run_dir import RunDir, open_run
 from msvq.search.formats import check_apart, check_file
 from msvq.search.index import open_index
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
@@ -123,7 +123,7 @@ def _leaders(first: Positions, rows: Positions) -> Positions:
 
 
 def find_duplicates(
-    run: str | Path | Run,
+    run: str | Path | RunDir,
     *,
     data: str | None = None,
     data_root: str | Path | None = None,
@@ -148,15 +148,15 @@ def find_duplicates(
         check_file("--out", out, [".csv"])
     if html is not None:
         check_file("--html", html, [".html", ".htm"])
-    run = run if isinstance(run, Run) else load(run)
+    run = run if isinstance(run, RunDir) else open_run(run)
     for option, path in (("--out", out), ("--html", html)):
         if path is not None:
             check_apart(option, path, data or run.config.data.source)
-    embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
+    encoder = load_encoder(run, checkpoint).to(device, precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
-    index = open_index(source, embedder, display=display)
+    index = open_index(source, encoder, display=display)
     with display.task("comparing pictures", len(index)) as advance:
-        links = link(index.features, threshold, embedder.device, advance)
+        links = link(index.features, threshold, encoder.device, advance)
     skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(index.skipped.items())))
     found = Duplicates(_groups(source, index.kept, links), len(index), threshold, skipped)
     if out is not None:

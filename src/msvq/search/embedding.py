@@ -1,25 +1,28 @@
-"""`msvq embed`: the features of all pictures of a source, in a file. What was interrupted goes on where it was."""
+"""Features of pictures: of arrays and files in Python, or of a whole source, in a file that `msvq embed` writes."""
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import ArrayLike, NDArray
 
-from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
-from msvq.search.encoder import open_embedder
-from msvq.search.feature_shards import Parts, check_batch_size, check_ours, check_readable
+from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
+from msvq.runs.encoder import LoadedEncoder, load_encoder
+from msvq.runs.run_dir import RunDir, open_run
+from msvq.search.feature_shards import LOCK, WHOLE, Parts, check_batch_size, check_ours, check_readable
 from msvq.search.formats import Table, check_apart, writer_for
 from msvq.search.source import open_source
 
@@ -40,7 +43,7 @@ class Written:
 
 
 def embed(
-    run: str | Path | Run,
+    run: str | Path | RunDir,
     out: str | Path,
     *,
     data: str | None = None,
@@ -63,13 +66,13 @@ def embed(
     check_batch_size(batch_size)
     folder = out.with_name(f"{out.name}.parts")
     check_ours(folder)
-    run = run if isinstance(run, Run) else load(run)
+    run = run if isinstance(run, RunDir) else open_run(run)
     for path in (out, _skipped_path(out)):
         check_apart("--out", path, data or run.config.data.source)
-    embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
+    encoder = load_encoder(run, checkpoint).to(device, precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     with _alone(folder, out):
-        parts = Parts(folder, source, np.arange(len(source)), embedder)
+        parts = Parts(folder, source, np.arange(len(source)), encoder)
         try:
             parts.complete(batch_size, display)
             check_readable(parts.skipped, len(source))
@@ -82,16 +85,16 @@ def embed(
         about = {
             "msvq": __version__,
             "run": printable(str(run.path.absolute())),
-            "checkpoint": embedder.checkpoint,
-            "encoder": embedder.key,
+            "checkpoint": encoder.checkpoint,
+            "encoder": encoder.key,
             "data": printable(source.origin),
             "root": printable(source.root),
             "split": split,
-            "precision": embedder.precision,
-            "device": embedder.device.type,
+            "precision": encoder.precision,
+            "device": encoder.device.type,
         }
-        table = Table(source, parts.kept, parts.features, embedder.feature_dim, about)
-        whole = folder / "whole"
+        table = Table(source, parts.kept, parts.features, encoder.feature_dim, about)
+        whole = folder / WHOLE
         with display.task(f"writing {out.name}", len(parts.kept)) as advance:
             write_atomically(whole, lambda file: write(file, table, advance))
         listed = write_skipped(out, skipped)
@@ -99,14 +102,14 @@ def embed(
         again = any(reason.startswith(PASSING) for reason in parts.skipped.values())
         if not again:
             parts.remove()
-    return Written(out, len(parts.kept), embedder.feature_dim, skipped, listed, folder if again else None)
+    return Written(out, len(parts.kept), encoder.feature_dim, skipped, listed, folder if again else None)
 
 
 @contextmanager
 def _alone(folder: Path, out: Path) -> Iterator[None]:
     """Keep a second process from writing the same file."""
     folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -115,6 +118,48 @@ def _alone(folder: Path, out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def embed_images(
+    encoder: LoadedEncoder,
+    images: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],
+    *,
+    batch_size: int = 500,
+) -> NDArray[np.float32]:
+    """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or the names of files."""
+    if batch_size < 1:
+        raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
+    images = materialise(images)
+    features = [np.zeros((0, encoder.feature_dim), np.float32)]
+    if are_paths(images):
+        return np.concatenate([*features, *map(encoder, decode_files(images, encoder.size))])
+    pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
+    found = np.zeros((len(pictures), encoder.feature_dim), np.float32)
+    shapes = [picture.shape for picture in pictures]
+    for shape in dict.fromkeys(shapes):  # pictures of equal size go through together
+        chosen = [index for index, other in enumerate(shapes) if other == shape]
+        for start in range(0, len(chosen), batch_size):
+            rows = chosen[start : start + batch_size]
+            found[rows] = encoder(np.stack([pictures[index] for index in rows]))
+    return found
+
+
+def embed_source(
+    encoder: LoadedEncoder, data: str, *, split: str = "all", workers: int | None = None
+) -> tuple[NDArray[np.float32], list[str], NDArray[np.int64], list[tuple[str, str]]]:
+    """Features [N, d], names and labels of all readable pictures of a source; and the others, with the reason."""
+    source = open_source(encoder.run, data, split=split)
+    features = [np.zeros((0, encoder.feature_dim), np.float32)]
+    kept: list[int] = []
+    skipped = list(source.unlisted)
+    portions = [np.arange(i, min(i + PORTION, len(source))) for i in range(0, len(source), PORTION)]
+    with closing(source.decoded(iter(portions), encoder.size, workers=workers)) as results:
+        for portion, result in zip(portions, results, strict=True):
+            good = [i for i in range(len(portion)) if i not in result.reasons]
+            skipped += [(source.names[portion[i]], reason) for i, reason in result.reasons.items()]
+            kept += portion[good].tolist()
+            features.append(encoder(result.rows[good]))
+    return np.concatenate(features), [source.names[i] for i in kept], source.labels[kept], skipped
 
 
 def write_skipped(out: Path, skipped: Skipped) -> Path | None:

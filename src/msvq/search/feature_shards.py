@@ -6,11 +6,11 @@ could not. Zip files carry a checksum of each array, so a damaged part is notice
 
 import hashlib
 import json
-import shutil
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
 from msvq.core.errors import BadInput
-from msvq.core.files import write_atomically, write_text
+from msvq.core.files import check_no_link, is_temporary, write_atomically, write_text
 from msvq.data.decode import PASSING
 from msvq.data.skipping import check_skipped
-from msvq.search.encoder import CHUNK, Embedder
+from msvq.runs.encoder import CHUNK, LoadedEncoder
 from msvq.search.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other parts
-CARD = "parts.json"
+CARD, WHOLE, LOCK = "parts.json", "whole", ".lock"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Parts:
     folder: Path
     source: Source
     positions: Positions  # which pictures of the source
-    embedder: Embedder
+    encoder: LoadedEncoder
     skipped: dict[int, str] = field(default_factory=dict)  # once complete: position and reason
     kept: Positions = field(default_factory=lambda: np.zeros(0, np.int64))  # once complete
 
@@ -87,21 +87,26 @@ class Parts:
 
     def remove(self) -> None:
         """Delete them, the card last: without it the rest would be somebody else's."""
-        for path in self.folder.glob("*.npz"):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # the folder holds something else too
+            left = [*self._files(), *filter(is_temporary, self.folder.iterdir())]
+            for path in (*left, *(self.folder / name for name in (WHOLE, LOCK, CARD))):
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
 
     def _begin(self, display: Display) -> None:
         chosen = hashlib.sha256(np.ascontiguousarray(self.positions).data).hexdigest()
-        key = f"{RULES} {PART} {self.embedder.key} {self.source.fingerprint()} {chosen}"
+        key = f"{RULES} {PART} {self.encoder.key} {self.source.fingerprint()} {chosen}"
         card = self.folder / CARD
         if card.is_file() and card.read_text(encoding="utf-8", errors="replace") == key:
             return
         if card.is_file():
             display.note("the pictures or the encoder have changed since this was begun: starting anew")
-        for path in self.folder.glob("*.npz"):
+        for path in self._files():
             path.unlink()
         write_text(card, key)
+
+    def _files(self) -> list[Path]:
+        return [path for path in self.folder.glob("*.npz") if re.fullmatch(r"\d{6,}", path.stem)]
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06}.npz"
@@ -117,14 +122,14 @@ class Parts:
                 part = Part(file["features"], file["kept"], skipped)
         except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, NotImplementedError):
             return None
-        whole = part.features.shape == (len(part.kept), self.embedder.feature_dim)
+        whole = part.features.shape == (len(part.kept), self.encoder.feature_dim)
         return part if whole and len(part.kept) + len(part.skipped) == len(self._stretch(number)) else None
 
     def _compute(self, numbers: list[int], batch_size: int, advance: Advance) -> Iterator[Part]:
         """The parts of these numbers. Decoding goes on across them, while the network works."""
         batch_size = min(PART, -(-batch_size // CHUNK) * CHUNK)
         pieces = (piece for number in numbers for piece in _cut(self._stretch(number)))
-        with closing(self.source.decoded(pieces, self.embedder.size)) as results:
+        with closing(self.source.decoded(pieces, self.encoder.size)) as results:
             for number in numbers:
                 stretch, features = self._stretch(number), []
                 skipped: dict[int, str] = {}
@@ -138,7 +143,7 @@ class Parts:
                     # What could not be read goes through as black, so that every batch is where it always is.
                     if done % batch_size == 0 or done == len(stretch):
                         images = np.concatenate(waiting)
-                        features.append(self.embedder(images))
+                        features.append(self.encoder(images))
                         waiting.clear()
                         advance(len(images))
                 readable = np.array([int(position) not in skipped for position in stretch])
@@ -157,6 +162,8 @@ def _write(file: BinaryIO, part: Part) -> None:
 
 def check_ours(folder: Path) -> None:
     """Raise if a folder for parts, which is deleted in the end, holds something else."""
+    for path in (folder, folder / LOCK):
+        check_no_link(path)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{str(folder)!r} is in the way: parts go there; move it away, or choose another --out")
     if folder.is_dir() and not (folder / CARD).is_file() and any(path.name[0] != "." for path in folder.iterdir()):

@@ -26,7 +26,7 @@ from msvq.core.files import disk_full_error, indexes, write_atomically, write_te
 from msvq.data.decode import GONE, PASSING
 from msvq.data.names import Names
 from msvq.data.packing import hold, opens
-from msvq.search.encoder import Embedder
+from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Parts, check_readable
 from msvq.search.source import Positions, Source
 
@@ -59,41 +59,41 @@ class _Stored:
     stamps: NDArray[np.int64]  # [N, 2]; -1 where they are no files
 
 
-def open_index(source: Source, embedder: Embedder, *, batch_size: int = 256, display: Display) -> Index:
+def open_index(source: Source, encoder: LoadedEncoder, *, batch_size: int = 256, display: Display) -> Index:
     """The index of these pictures by this encoder: from the cache, or made now."""
-    key = hashlib.sha256(f"{RULES} {embedder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
+    key = hashlib.sha256(f"{RULES} {encoder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
     place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
     try:
-        stored = _current(place / key, source, embedder, display)
+        stored = _current(place / key, source, encoder, display)
     except Damaged:
         stored = None
     if stored is None:
         place.mkdir(parents=True, exist_ok=True)
         with hold(place / ".lock", display, "another command is indexing these pictures; waiting for it"):
             try:
-                stored = _current(place / key, source, embedder, display)  # another may have made it meanwhile
+                stored = _current(place / key, source, encoder, display)  # another may have made it meanwhile
             except Damaged as damage:
                 display.note(f"the index of {source.origin} is damaged ({damage}): making it again")
             if stored is None:
-                _make(source, embedder, place, key, batch_size, display)
-                stored = _made(place / key, embedder, display)
+                _make(source, encoder, place, key, batch_size, display)
+                stored = _made(place / key, encoder, display)
     check_readable(stored.index.skipped, len(source))
     return stored.index
 
 
-def _current(folder: Path, source: Source, embedder: Embedder, display: Display) -> _Stored | None:
+def _current(folder: Path, source: Source, encoder: LoadedEncoder, display: Display) -> _Stored | None:
     """The index in a folder, None if a picture that could not be read can be read now; or Damaged."""
-    stored = _load(folder, embedder, display)
+    stored = _load(folder, encoder, display)
     if stored is None:
         return None
     passing = [i for i, reason in stored.index.skipped.items() if reason.startswith((*PASSING, GONE))]
     return None if any(opens(Path(source.root, source.names[i])) for i in passing) else stored
 
 
-def _made(folder: Path, embedder: Embedder, display: Display) -> _Stored:
+def _made(folder: Path, encoder: LoadedEncoder, display: Display) -> _Stored:
     """The index that this process has just written."""
     try:
-        stored = _load(folder, embedder, display, fresh=True)
+        stored = _load(folder, encoder, display, fresh=True)
     except Damaged as damage:
         raise BadInput(f"the index in {str(folder)!r} cannot be read back ({damage}); is the disk failing?") from None
     if stored is None:
@@ -101,38 +101,38 @@ def _made(folder: Path, embedder: Embedder, display: Display) -> _Stored:
     return stored
 
 
-def _load(folder: Path, embedder: Embedder, display: Display, *, fresh: bool = False) -> _Stored | None:
+def _load(folder: Path, encoder: LoadedEncoder, display: Display, *, fresh: bool = False) -> _Stored | None:
     """The index, None if there is none or it is another encoder's; or Damaged."""
     card = read_sealed(folder / CARD, marks={"files"})
-    if card is None or card["encoder"] != embedder.key:
+    if card is None or card["encoder"] != encoder.key:
         return None
     if card["key"] != folder.name:
         raise Damaged("it belongs to other pictures")
     arrays = map_checked(folder, FILES, {} if fresh else card["files"], display, "the index")
-    features = arrays[FEATURES].reshape(-1, embedder.feature_dim)
+    features = arrays[FEATURES].reshape(-1, encoder.feature_dim)
     index = Index(features, arrays["kept.i64"], {int(place): reason for place, reason in card["skipped"]})
     names = Names(arrays["names.u8"], arrays["bounds.i64"])
     return _Stored(index, names, arrays["stamps.i64"].reshape(-1, 2))
 
 
-def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size: int, display: Display) -> None:
+def _make(source: Source, encoder: LoadedEncoder, place: Path, key: str, batch_size: int, display: Display) -> None:
     """Write the index beside its place, then move it there. The lock is held: any other unfinished one is dead."""
     for stale in place.glob(".*.tmp"):
         shutil.rmtree(stale, ignore_errors=True)
-    before = _before(place, embedder, display)
+    before = _before(place, encoder, display)
     reused, rows, known = _reusable(source, before)
     if len(reused):
         display.note(f"{len(source) - len(reused) - len(known):,} of {len(source):,} pictures are new or have changed")
     rest = np.setdiff1d(np.arange(len(source)), np.concatenate([reused, np.array(list(known), np.int64)]))
-    parts = Parts(place / PARTS, source, rest, embedder)
+    parts = Parts(place / PARTS, source, rest, encoder)
     parts.complete(batch_size, display)
     skipped = {**known, **parts.skipped}
     check_readable(skipped, len(source))
     kept = np.sort(np.concatenate([reused, parts.kept]))
     temporary = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=place))
     try:
-        _reserve(temporary / FEATURES, len(kept) * embedder.feature_dim * 4)
-        target = np.memmap(temporary / FEATURES, "<f4", "r+", shape=(len(kept), embedder.feature_dim))
+        _reserve(temporary / FEATURES, len(kept) * encoder.feature_dim * 4)
+        target = np.memmap(temporary / FEATURES, "<f4", "r+", shape=(len(kept), encoder.feature_dim))
         if before is not None:
             _copy(target, np.searchsorted(kept, reused), before.index.features, rows)
         places, start = np.searchsorted(kept, parts.kept), 0
@@ -140,13 +140,13 @@ def _make(source: Source, embedder: Embedder, place: Path, key: str, batch_size:
             target[places[start : start + len(features)]] = unit_rows(features)
             start += len(features)
         target.flush()
-        _write_rest(source, embedder, temporary, key, kept, skipped, display)
+        _write_rest(source, encoder, temporary, key, kept, skipped, display)
         shutil.rmtree(place / key, ignore_errors=True)  # a damaged one, or pictures could not be read then
         temporary.rename(place / key)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     parts.remove()
-    others = [folder for folder in place.iterdir() if folder.is_dir() and folder.name != key]
+    others = [folder for folder in place.iterdir() if (folder / CARD).is_file() and folder.name != key]
     for older in sorted(others, key=lambda folder: folder.stat().st_mtime)[: -KEPT + 1]:
         shutil.rmtree(older, ignore_errors=True)
 
@@ -168,7 +168,7 @@ def _reserve(path: Path, size: int) -> None:
 
 def _write_rest(
     source: Source,
-    embedder: Embedder,
+    encoder: LoadedEncoder,
     folder: Path,
     key: str,
     kept: Positions,
@@ -183,7 +183,7 @@ def _write_rest(
         write_atomically(folder / name, array.astype(FILES[name]).tofile)
     card: dict[str, Any] = {
         "origin": printable(source.origin),
-        "encoder": embedder.key,
+        "encoder": encoder.key,
         "key": key,
         "skipped": sorted(skipped.items()),
         "files": hash_files([folder / name for name in FILES], display),
@@ -191,12 +191,12 @@ def _write_rest(
     write_text(folder / CARD, json.dumps(with_checksum(card)))
 
 
-def _before(place: Path, embedder: Embedder, display: Display) -> _Stored | None:
+def _before(place: Path, encoder: LoadedEncoder, display: Display) -> _Stored | None:
     """The newest whole index of the same origin by the same encoder."""
     folders = [folder for folder in place.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
     for folder in sorted(folders, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
-            stored = _load(folder, embedder, display)
+            stored = _load(folder, encoder, display)
         except Damaged:
             continue
         if stored is not None:

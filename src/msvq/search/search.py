@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.api import Run, load
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.data.workers import Workers
-from msvq.search.encoder import Embedder, open_embedder
+from msvq.runs.encoder import LoadedEncoder, load_encoder
+from msvq.runs.run_dir import RunDir, open_run
 from msvq.search.formats import check_file
 from msvq.search.index import Index, open_index, unit_rows
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
@@ -71,7 +71,7 @@ def nearest(
 
 
 def search(
-    run: str | Path | Run,
+    run: str | Path | RunDir,
     queries: Sequence[str | Path],
     *,
     data: str | None = None,
@@ -96,13 +96,13 @@ def search(
         raise BadInput("there is nothing to search for; name a picture with --query")
     if html is not None:
         check_file("--html", html, [".html", ".htm"])
-    run = run if isinstance(run, Run) else load(run)
-    embedder = open_embedder(run, checkpoint=checkpoint, device=device, precision=precision)
+    run = run if isinstance(run, RunDir) else open_run(run)
+    encoder = load_encoder(run, checkpoint).to(device, precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     asked = [_find(str(query), source) for query in queries]
-    pictures = _read([query for query in asked if isinstance(query, Path)], embedder)
-    index = open_index(source, embedder, display=display)
-    vectors = [_vector(query, pictures, index, embedder, source) for query in asked]
+    pictures = _read([query for query in asked if isinstance(query, Path)], encoder)
+    index = open_index(source, encoder, display=display)
+    vectors = [_vector(query, pictures, index, encoder, source) for query in asked]
     with display.busy("searching"):
         scores, rows = nearest(index.features, np.concatenate(vectors), top)
     answers = tuple(
@@ -130,7 +130,7 @@ def _find(query: str, source: Source) -> Path | int:
         raise BadInput(f"--query {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
 
 
-def _read(paths: Sequence[Path], embedder: Embedder) -> dict[Path, NDArray[np.float32]]:
+def _read(paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
     """Features [1, d] of files, read in a process of their own: a query may be any file."""
     if not paths:
         return {}
@@ -138,17 +138,17 @@ def _read(paths: Sequence[Path], embedder: Embedder) -> dict[Path, NDArray[np.fl
     try:
         found = {}
         for path in dict.fromkeys(paths):
-            result = next(workers.map("decode", [[str(path)]], side=embedder.size))
+            result = next(workers.map("decode", [[str(path)]], side=encoder.size))
             if result.reasons:
                 raise BadInput(f"--query {str(path)!r} {result.reasons[0]}; name a picture that can be read")
-            found[path] = unit_rows(embedder(result.rows))
+            found[path] = unit_rows(encoder(result.rows))
         return found
     finally:
         workers.close()
 
 
 def _vector(
-    query: Path | int, pictures: dict[Path, NDArray[np.float32]], index: Index, embedder: Embedder, source: Source
+    query: Path | int, pictures: dict[Path, NDArray[np.float32]], index: Index, encoder: LoadedEncoder, source: Source
 ) -> NDArray[np.float32]:
     """A query's unit feature [1, d]."""
     if isinstance(query, Path):

@@ -8,7 +8,6 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.api import Run
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.data.decode import header_size
@@ -18,6 +17,7 @@ from msvq.data.listing import Listing
 from msvq.data.sources import ARRAYS, DataSettings, absolute, is_path, locate
 from msvq.data.splits import Splits
 from msvq.data.workers import Result, Workers
+from msvq.runs.run_dir import RunDir
 
 SplitName = Literal["all", "train", "test"]
 Positions = NDArray[np.int64]
@@ -54,7 +54,7 @@ class Source(Protocol):
 
 
 def open_source(
-    run: Run,
+    run: RunDir,
     data: str | None,
     data_root: str | Path | None = None,
     *,

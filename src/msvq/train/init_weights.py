@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from msvq.api import WEIGHTS, load
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically
@@ -17,9 +16,10 @@ from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
 from msvq.model.initial import MatchedWeights, match_state_dict, read_weights
 from msvq.model.libraries import library_weights
-from msvq.runs.weights import checkpoint_path, encoder_state, read_state
+from msvq.runs.encoder import checkpoint_path, encoder_state, read_state
+from msvq.runs.encoder import read_weights as read_own_weights
+from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
 
-KEPT = "initial.safetensors"  # in the run directory: what the encoder was before training
 LISTED = 12  # names of what was left out
 
 
@@ -61,7 +61,7 @@ class InitialWeights(NamedTuple):
 
     def keep(self, out: Path) -> None:
         """Write the weights into a run directory, so that they can be compared with what was learned."""
-        write_atomically(out / KEPT, lambda file: file.write(self.content))
+        write_atomically(out / INITIAL, lambda file: file.write(self.content))
 
 
 Fetch = Callable[[str, int], dict[str, Tensor]]
@@ -99,17 +99,12 @@ def fetch_weights(name: str, size: int, fetch: Fetch) -> dict[str, Tensor]:
 def weights_at(path: Path) -> dict[str, Tensor]:
     """The weights in a file, or the encoder of a run."""
     if path.is_dir():
-        run = load(path)
+        run = open_run(path)
         newest = checkpoint_path(run, "last")
-        return run.read_encoder() if newest.name == WEIGHTS else encoder_state(read_state(newest))
+        return read_own_weights(run) if newest.name == WEIGHTS else encoder_state(read_state(newest))
     if not path.is_file():
         raise BadInput(
             f"there is nothing to start from at --init {str(path)!r}; give a file of weights, the directory of a run, "
             f"or 'library' for the weights of torchvision or timm"
         )
     return read_weights(path)
-
-
-def read_initial_weights(out: Path) -> dict[str, Tensor] | None:
-    """What the encoder of a run was before training, where it did not start afresh."""
-    return read_weights(out / KEPT) if (out / KEPT).is_file() else None

@@ -62,6 +62,9 @@ class WeightsAndBiases(Logger):
 
     def open(self, run: Path, settings: Mapping[str, Any]) -> str:
         """Begin, or go on under the id that wandb's newest folder is named after."""
+        for place in ("wandb/settings", ".wandb/settings"):  # wandb reads it unasked, and it may name another server
+            if Path(place).exists():
+                raise BadInput(f"wandb would obey {place!r} of the current folder; remove it, or start elsewhere")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its reports about itself were not asked for
         wandb = import_module(self.package)
         begun = sorted(path.name.rpartition("run-")[2] for path in (run / self.name).glob("*run-*-*"))

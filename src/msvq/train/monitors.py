@@ -72,7 +72,7 @@ class KnnMonitor(TrainerCallback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.best, self.best_val = state["best"], state["best_val"]
+        self.best, self.best_val = float(state["best"]), float(state["best_val"])
 
 
 class AnalysisMonitor(TrainerCallback):
@@ -128,7 +128,8 @@ class AnalysisMonitor(TrainerCallback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.history, self.state, self.audited = list(state["history"]), state["state"], state["audited"]
+        self.history = [{key: float(value) for key, value in line.items()} for line in state["history"]]
+        self.state, self.audited = state["state"], state["audited"]
         self.audit.load_state_dict(state["audit"])
 
 

@@ -1,22 +1,42 @@
-"""What a run that goes on is checked against: its checkpoint, which says what it was begun with."""
+"""A run that goes on: how it is asked for, and what it is checked against, its checkpoint."""
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 from torch import nn
 
-from msvq.config.adapt import check_unchanged, fill_from_run
+from msvq.config.adapt import fill_from_run
 from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run, write_text
 from msvq.core.launch import is_main_process, num_processes
+from msvq.core.schema import Change, MayChange, diff
+from msvq.core.user_code import is_user_code
+from msvq.data.sources import is_path
 from msvq.data.store import ImageDataset
-from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint
-from msvq.runs.encoder_card import state_dict_mismatch
+from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint, whole_state
+from msvq.runs.encoder import state_dict_mismatch
+from msvq.runs.run_dir import FINISHED
+
+Mode = Literal["new", "resume", "auto", "overwrite"]
+
+
+def chosen_mode(*, resume: bool, auto_resume: bool, overwrite: bool) -> Mode:
+    """What is to be done about a run that may be there already."""
+    if (resume or auto_resume) and overwrite:
+        raise BadInput("--resume continues a run and --overwrite replaces it; give one of them")
+    return "auto" if auto_resume else "resume" if resume else "overwrite" if overwrite else "new"
+
+
+def mode_for(out: Path, mode: Mode) -> Mode:
+    """What "auto" comes to: a run that has a checkpoint goes on, one that has nothing to lose is begun again."""
+    if mode != "auto":
+        return mode
+    return "resume" if has_checkpoint(out) else "overwrite" if has_nothing_to_lose(out) else "new"
 
 
 class Saved(NamedTuple):
@@ -29,17 +49,15 @@ class Saved(NamedTuple):
     @property
     def finished(self) -> bool:
         """Whether it was trained to its end and has left everything that a run leaves."""
-        whole = all((self.path / name).is_file() for name in ("encoder.safetensors", "encoder.json", "report.html"))
+        whole = all((self.path / name).is_file() for name in FINISHED)
         return bool(whole and self.state["step"] == self.state["total_steps"])
 
     def same_training_as(self, asked: Settings) -> bool:
         """Whether these settings ask for the training that it has had."""
         asked = fill_from_run(asked, self.settings)
-        try:
-            changed = check_unchanged(self.settings, asked)
-        except BadInput:
-            return False
-        return "train.epochs" not in changed and self.settings.data.source == asked.data.source
+        changed = changes_on_resume(self.settings, asked)
+        other = any(change.may_change is None or change.path == "train.epochs" for change in changed)
+        return not other and self.settings.data.source == asked.data.source
 
 
 def has_checkpoint(out: Path) -> bool:
@@ -66,13 +84,22 @@ def open_saved(out: Path, display: Display) -> Saved:
         raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
     written = read_config(out / "config.yaml")
     state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
+    with whole_state(out / "checkpoints", {"total_steps": 0, "record": {"settings": {}}, "method": {}}, state):
+        begun = state["record"]["settings"]
     try:
-        settings = Settings.model_validate(state["record"]["settings"])
-    except (ValidationError, KeyError, TypeError):
+        settings = Settings.model_validate(begun)
+    except ValidationError:
         raise BadInput(
             f"the checkpoints in {str(out)!r} are of another version of msvq; continue with that one, or start anew"
         ) from None
-    ignored = disagreements(settings, written)
+    changed = changes_on_resume(settings, written)
+    for change in changed:
+        if change.may_change is None:
+            raise BadInput(
+                f"config.yaml does not belong to the checkpoint, it has another {change.path}: the run has "
+                f"{change.old!r}, not {change.new!r}; put it right, or start anew with --overwrite"
+            )
+    ignored = [change.path for change in changed if change.may_change is not MayChange.PLACE]
     if ignored:
         display.note(
             f"note: config.yaml has another {', '.join(ignored)} than the checkpoint, which counts; "
@@ -82,22 +109,29 @@ def open_saved(out: Path, display: Display) -> Saved:
     return Saved(out, state, settings.model_copy(update={"data": settings.data.model_copy(update=place)}))
 
 
-def disagreements(settings: Settings, written: Settings) -> list[str]:
-    """What `config.yaml` has otherwise and may have so; raise if it is of another run."""
-    try:
-        return list(check_unchanged(settings, written))
-    except BadInput as error:
-        reason = str(error).partition(": ")[2].partition(";")[0]
-        what = str(error).partition("another ")[2].partition(":")[0]
-        raise BadInput(
-            f"config.yaml does not belong to the checkpoint, it has another {what}: {reason}; "
-            f"put it right, or start anew with --overwrite"
-        ) from None
+def changes_on_resume(saved: Settings, now: Settings) -> list[Change]:
+    """What differs between a run and its continuation.
+
+    A folder may have moved: whether its pictures are the same is for the caller to check. So may a file of code.
+    """
+    moved = {"method_defaults"}  # they decide nothing once a method is chosen
+    if is_path(saved.data.source) and is_path(now.data.source):
+        moved.add("data.source")
+    if is_user_code(saved.backbone.name) and is_user_code(now.backbone.name):
+        moved.add("backbone.name")
+    return [change for change in diff(saved, now) if change.path not in moved and change.section not in moved]
 
 
 def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset, method: nn.Module) -> None:
     """Check that a run may go on like this, and write down what has changed."""
-    changed = check_unchanged(saved.settings, settings)
+    changes = changes_on_resume(saved.settings, settings)
+    for change in changes:
+        if change.may_change is None:
+            raise BadInput(
+                f"cannot resume with another {change.path}: the run has {change.old!r}, not {change.new!r}; "
+                f"leave the flag out, or start a new run in another --out"
+            )
+    changed = {c.path: [c.old, c.new] for c in changes if c.may_change is not MayChange.PLACE}
     what = state_dict_mismatch(method.state_dict(), saved.state["method"])
     if what:
         raise BadInput(
@@ -120,6 +154,7 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
     if environment.is_file():
         try:
             known = dict(json.loads(environment.read_text(encoding="utf-8")))
+            resumed = list(known.get("resumed", []))
         except (ValueError, TypeError, RecursionError):
             raise BadInput(f"{environment} is damaged; restore it, or remove it to go on without") from None
         before = known.get("processes", 1)
@@ -127,6 +162,6 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
             changed["processes"] = [before, num_processes()]
             known["processes"] = num_processes()
         if changed:
-            known["resumed"] = [*known.get("resumed", []), {"step": saved.state["step"], "changed": changed}]
+            known["resumed"] = [*resumed, {"step": saved.state["step"], "changed": changed}]
             write_text(environment, json.dumps(known, indent=2) + "\n")
     write_text(saved.path / "config.yaml", settings.to_yaml())

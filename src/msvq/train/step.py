@@ -45,6 +45,16 @@ def make_optimiser(
     return torch.optim.SGD(groups, lr=0.0, momentum=0.9, fused=fused)
 
 
+def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take the momentum of a saved state; everything else follows from the settings. Raises if it does not fit."""
+    optimiser.load_state_dict({**state, "param_groups": optimiser.state_dict()["param_groups"]})
+    for group in optimiser.param_groups if optimiser.state else ():
+        for p in group["params"]:
+            momentum = optimiser.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+            if momentum.shape != p.shape or momentum.dtype != p.dtype:
+                raise ValueError(f"momentum of {list(momentum.shape)} for {list(p.shape)}")
+
+
 def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
     """Raise if the batch, in `accumulate` parts, suits not the processes, the method's batch-norm groups or queues."""
     if batch_size % accumulate or batch_size // accumulate < 2:

@@ -18,12 +18,12 @@ from msvq.core.runtime import Stream, autocast, derive_seed, keep_freed_memory, 
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
-from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint
+from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint, whole_state
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import CallbackList, TrainerCallback
 from msvq.train.ddp import micro_batches, sync_batchnorm_stats, wrap_ddp
 from msvq.train.signals import Interrupted, Interruptions
-from msvq.train.step import compile_errors_as_sentence, compile_networks, enough_memory, make_optimiser
+from msvq.train.step import compile_errors_as_sentence, compile_networks, enough_memory, load_optimiser, make_optimiser
 
 SMALLEST_SCALE = 1e-3  # of a loss in fp16: gradients that overflow even so are not finite at all
 
@@ -224,9 +224,9 @@ class Trainer:
         if stop:
             raise Interrupted(f"stopped and saved after {stands}", stop)
 
-    def save(self) -> None:
-        """Write a checkpoint with everything in it."""
-        state = {
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a run goes on from."""
+        return {
             **self._encoder_state(),
             "total_steps": self.total_steps,
             "epoch_loss": [self.epoch_loss, self.epoch_steps],
@@ -235,6 +235,10 @@ class Trainer:
             "generator": self.generator.get_state(),
             "monitors": self.callbacks.state_dict(),
         }
+
+    def save(self) -> None:
+        """Write a checkpoint with everything in it."""
+        state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
         self._write(save_checkpoint, state)
         self.save_interval.saved()
@@ -260,12 +264,16 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
-        self.step, self.resumed = state["step"], True
-        self.epoch_loss, self.epoch_steps = state["epoch_loss"]
-        self.method.load_state_dict(state["method"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        if state.get("scaler"):
-            self.scaler.load_state_dict(state["scaler"])
-        self.generator.set_state(state["generator"])
-        self.callbacks.load_state_dict(state["monitors"])
+        own = self.state_dict() | {"record": {}} | ({} if state.get("scaler") else {"scaler": {}})
+        with whole_state(self.checkpoints, own, state):
+            self.step, self.resumed = state["step"], True
+            if self.step > self.total_steps:
+                raise ValueError(f"step {self.step} of {self.total_steps}")
+            self.epoch_loss, self.epoch_steps = state["epoch_loss"]
+            self.method.load_state_dict(state["method"])
+            load_optimiser(self.optimiser, state["optimiser"])
+            if state.get("scaler"):
+                self.scaler.load_state_dict(state["scaler"])
+            self.generator.set_state(state["generator"])
+            self.callbacks.load_state_dict(state["monitors"])
         self.log.rewind(self.step)

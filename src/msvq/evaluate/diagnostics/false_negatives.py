@@ -154,7 +154,7 @@ class Audit:
         self.reset()
         for name, (num, entropy, by_class) in state["tallies"].items():
             tally = self.all if name == ALL else self.tallies.setdefault(name, Tally())
-            tally.num, tally.entropy, tally.by_class = num, entropy, by_class.clone().cpu()
+            tally.num, tally.entropy, tally.by_class = int(num), float(entropy), by_class.double().reshape(3, -1).cpu()
         self.queue, self.apart = list(state["queue"]), list(state["apart"])
 
 

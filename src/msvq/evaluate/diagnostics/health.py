@@ -1,14 +1,20 @@
 """Is the encoder collapsing? Numbers that need no labels."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Ge
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.core.schema import Section
+from msvq.core.distributed import map_sharded
+from msvq.core.runtime import autocast
+from msvq.core.schema import MayChange, Section
+from msvq.data.augment import Augment
 from msvq.data.store import ImageSplit
 from msvq.methods.base import Method
 from msvq.model.losses import l2_normalize
@@ -17,6 +23,7 @@ from msvq.model.relations import rows_at_once
 from msvq.model.teacher import Network, Teacher
 
 NUM_PICTURES = 2000
+ALIGNED = 2000  # pictures of which two views are compared
 
 Pairs = Callable[[nn.Module], tuple[Tensor, Tensor]]
 
@@ -24,9 +31,9 @@ Pairs = Callable[[nn.Module], tuple[Tensor, Tensor]]
 class AnalyzeSettings(Section):
     """How often a run looks at itself, and at how much."""
 
-    every: Annotated[int, Ge(1)] | None = None  # epochs between looks; None: as evaluate.every
-    batches: Annotated[int, Ge(1)] = 20  # the last of such an epoch, whose soft labels are audited
-    map: Annotated[int, Ge(0)] = 1500  # pictures on the embedding map after training; 0: no map
+    every: Annotated[Annotated[int, Ge(1)] | None, MayChange.TRAINING] = None  # epochs between; None: as evaluate.every
+    batches: Annotated[int, Ge(1), MayChange.TRAINING] = 20  # the last of such an epoch: their soft labels are audited
+    map: Annotated[int, Ge(0), MayChange.UPKEEP] = 1500  # pictures on the embedding map after training; 0: no map
 
 
 def feature_std(features: Tensor) -> float:
@@ -170,3 +177,30 @@ def project(projector: nn.Module, features: Tensor) -> Tensor:
     finally:
         projector.train(was_training)
     return embeddings.float().cpu()
+
+
+def pair_function(pictures: ImageSplit, augment: Augment, device: torch.device, precision: str) -> Pairs:
+    """An encoder's features of two weak views of the same pictures, always the same ones."""
+    kept = pictures.subsample(ALIGNED)
+
+    def pairs(encoder: nn.Module) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        was_training = encoder.training
+        encoder.eval()
+        found: list[Tensor] = []  # [n, 2, d] each
+
+        def of_share(images: NDArray[np.uint8], rows: slice) -> Tensor:
+            part = torch.from_numpy(images[rows]).to(device)
+            views = augment(part, ("weak", "weak"), generator, rows=rows, of=len(images))
+            with torch.no_grad(), autocast(device, precision):
+                return torch.stack([encoder(view).float().cpu() for view in views], dim=1)
+
+        try:
+            for images in kept.batches_in_order(500):
+                found.append(map_sharded(len(images), partial(of_share, images)))
+        finally:
+            encoder.train(was_training)
+        first, second = torch.cat(found).unbind(1)
+        return first, second
+
+    return pairs

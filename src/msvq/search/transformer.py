@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from msvq.api import Run, load
+from msvq.runs.encoder import LoadedEncoder, load_encoder
+from msvq.runs.run_dir import RunDir, open_run
+from msvq.search.embedding import embed_images
 
 
 class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # untyped bases
@@ -19,14 +21,14 @@ class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
     network, so the run has to be there, unchanged, where a pickle is opened.
     """
 
-    def __init__(self, run: str | Path | Run, *, batch_size: int = 500, device: str | None = None) -> None:
+    def __init__(self, run: str | Path | RunDir, *, batch_size: int = 500, device: str | None = None) -> None:
         self.run = run
         self.batch_size = batch_size
         self.device = device
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Check that the run has an encoder; the pictures are not looked at."""
-        _ = self._opened().encoder
+        self._encoder()
         return self
 
     def transform(
@@ -34,21 +36,23 @@ class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         X: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],  # noqa: N803
     ) -> NDArray[np.float32]:
         """Features [N, d] of arrays of pictures or of a list of files, as `Run.embed` takes them."""
-        return self._opened().embed(X, batch_size=self.batch_size, device=self.device)
+        return embed_images(self._encoder().to(self.device), X, batch_size=self.batch_size)
 
-    def _opened(self) -> Run:
-        """The run, opened once; another after `set_params(run=...)`."""
-        if isinstance(self.run, Run):
-            return self.run
-        known: Run | None = getattr(self, "_run", None)
-        if known is None or known.path != Path(self.run):
-            self._run = known = load(self.run)
+    def _encoder(self) -> LoadedEncoder:
+        """The run's encoder, loaded once; another after `set_params(run=...)`."""
+        run = self.run if isinstance(self.run, RunDir) else open_run(self.run)
+        known: LoadedEncoder | None = getattr(self, "_loaded", None)
+        if known is None or known.run.path != run.path:
+            self._loaded = known = load_encoder(run)
         return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_loaded"}
 
     @property
     def _n_features_out(self) -> int:
         """How many names `get_feature_names_out` gives: embedder0, embedder1 and so on."""
-        return self._opened().encoder.feature_dim
+        return self._encoder().feature_dim
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
