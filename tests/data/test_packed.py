@@ -11,7 +11,7 @@ from msvq.core.console import Display
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.listing import Listing, limit_train
-from msvq.data.packing import Pack, is_packed, open_pack
+from msvq.data.pack import Pack, is_packed, open_pack
 from msvq.preflight.plan import plan
 
 Fill = Callable[..., None]

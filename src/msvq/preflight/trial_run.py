@@ -19,7 +19,7 @@ from msvq.core.runtime import resolve_device
 from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
 from msvq.data.official import OFFICIAL, find_official
-from msvq.data.packing import is_packed, pack_bytes
+from msvq.data.pack import is_packed, pack_bytes
 from msvq.data.sources import ARRAYS, check_source, limited, locate, open_dataset, probe_sizes
 from msvq.data.splits import Splits
 from msvq.data.store import ImageDataset, ImageSplit
