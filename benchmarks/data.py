@@ -36,7 +36,6 @@ from msvq.data.sources import DataPlan, DataSettings, fitting_sizes, open_datase
 from msvq.data.sources.folders import FileImages, list_folder
 from msvq.data.stream import PIECE, Stream, StreamedSplit
 from msvq.data.workers import Workers, available_cores, chunked, perform
-from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
 REPETITIONS = 5
@@ -165,14 +164,12 @@ def feeding(sets: dict[str, FileImages], given: Any) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             settings = fill_from_data(settings, data, torch.device("cpu"))
             loader = Loader(data.train, batch_size=256, seed=0, device=torch.device("cpu"))
-            method, display = build_method(settings, size), TrainingDisplay(Display().console, total_steps=1, epochs=1)
             trainer = Trainer(
-                method,
+                build_method(settings, size),
                 loader,
                 make_augment(settings, data),
                 settings.train,
                 directory=Path(folder),
-                display=display,
                 precision=settings.train.precision,
             )
             batch = next(trainer.loader.epoch(0))

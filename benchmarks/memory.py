@@ -28,8 +28,7 @@ from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataPlan, DataSettings
 from msvq.data.sources.base import EncodedSource
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import KnnMonitor
-from msvq.train.progress import TrainingDisplay
+from msvq.train.monitors import KnnMonitor
 from msvq.train.trainer import Trainer
 
 
@@ -54,18 +53,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = fill_from_data(settings, data, torch.device("cpu"))
         loader = Loader(data.train, batch_size=settings.train.batch_size, seed=0, device=torch.device("cpu"))
-        method, display = build_method(settings, side), TrainingDisplay(Display().console, total_steps=1, epochs=1)
         trainer = Trainer(
-            method,
+            build_method(settings, side),
             loader,
             make_augment(settings, data),
             settings.train,
             directory=Path(folder),
-            display=display,
             precision=settings.train.precision,
         )
         features = feature_function(data, torch.device("cpu"), "fp32")
-        knn = KnnMonitor(data, settings.evaluate, epochs=1, features=features)
+        knn = KnnMonitor(data, settings.evaluate, features=features)
         with PeakOfAnonymous() as peak:
             batches = trainer.loader.epoch(0)
             batch = next(batches)
@@ -73,7 +70,7 @@ def main() -> None:
                 trainer.train_step(*batch, 0.01)
                 batch = next(batches) if kind == "mapped" else batch
             if kind == "mapped":
-                knn.measure(trainer.method, 1)
+                knn.measure(trainer.method.encoder)
                 for _ in range(3):
                     trainer.train_step(*next(batches), 0.01)
     mapped = pack_bytes(num, side) / 1e9 if kind == "mapped" else 0

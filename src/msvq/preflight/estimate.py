@@ -20,7 +20,8 @@ from msvq.evaluate.neighbours import NUM_BANK
 from msvq.preflight.machine import forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
 from msvq.preflight.trial_run import Rehearsal, TrialData, run_trial
-from msvq.train.limits import check_fit
+from msvq.train.monitors import is_due
+from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
 
 SAMPLE = 256  # pictures whose features are taken
@@ -133,7 +134,7 @@ def estimate(
         packing = _time_packing(scene, trial.settings) if scene.pack else 0.0
         peak = peak_memory(device) if peak is None else peak
     evaluate = trial.settings.evaluate
-    evaluations = sum(e % evaluate.every == 0 or e == epochs for e in range(epochs + 1))
+    evaluations = sum(is_due(epoch, evaluate.every, epochs) for epoch in range(epochs + 1))
     every, seconds = parse_save_interval(trial.settings.train.checkpoint_every)
     saves = 2 + int(training // seconds if every is None else trainer.total_steps // every)
     features = 0 if device.type == "cuda" else _evaluation_bytes(trial, scene)

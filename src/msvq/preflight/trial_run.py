@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from msvq.config.build import make_augment
 from msvq.config.settings import Settings
@@ -23,7 +22,6 @@ from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED, find_benchm
 from msvq.data.sources.hub import PREFIX
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.train.pretrain import prepare
-from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
 MADE_UP = 512  # pictures that stand in for any number: each is used again and again
@@ -85,7 +83,6 @@ def run_trial(settings: Settings, scene: TrialData, *, keep: Sequence[str] | Non
             make_augment(settings, scene.data),
             settings.train,
             directory=Path(folder),
-            display=TrainingDisplay(Console(quiet=True), total_steps=1, epochs=1),
             precision=settings.train.precision,
         )
         yield Rehearsal(settings, trainer, (*scene.notes, *notes))

@@ -20,7 +20,7 @@ from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_gallery
-from msvq.evaluate.diagnostics.health import HealthMonitor, queue_health, teacher_distances
+from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.neighbours import save_neighbours
@@ -126,8 +126,7 @@ def evaluate_finished_run(
         save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
     history = [line for line in run.metrics() if "rank" in line and line["step"] <= step]
     if not history or history[-1]["step"] != step:  # a checkpoint between two looks
-        monitor = HealthMonitor(data.train, every=1, epochs=1, features=features)
-        history.append(dict(monitor.measure(method, 1)))
+        history.append(measure_health(method, pictures=data.train, features=features))
     # What was no number is null in the log.
     judged = verdict([{key: math.nan if value is None else value for key, value in line.items()} for line in history])
     result = {
