@@ -34,7 +34,7 @@ def hostile(narrow: msvq.Run) -> LoadedEncoder:
     """Names that try to be something else, wherever a name comes from a run."""
     folder = narrow.path / "eval"
     folder.mkdir(exist_ok=True)
-    result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": None, "class_names": [HOSTILE]}
+    result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": 90, "class_names": [HOSTILE]}
     (folder / "hostile.json").write_text(json.dumps(result))
     return replace(load_encoder(narrow, "last"), data=HOSTILE)
 

@@ -185,7 +185,7 @@ def test_results_that_do_not_stand_for_the_run_are_not_taken_for_it(tmp_path: Pa
     for step, counts in ((99, True), (33, False)):  # the run has 99 steps: after 33 it was another encoder
         (run / "eval" / "linear.json").write_text(json.dumps({**linear, "step": step}))
         record = read_record(run)
-        assert ("top1" in record.result("linear")) == counts
+        assert (record.result("linear") is not None) == counts
         assert ("linear" in comparison([record])["columns"]) == counts
 
 

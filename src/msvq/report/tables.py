@@ -33,29 +33,28 @@ def result_rows(record: Record) -> list[dict[str, str]]:
     rows = []
     last_step = record.last_step
     for result in record.results:
-        top1, num_seeds = percent(result.get("top1")), len(result.get("seeds") or [])
-        if num_seeds > 1 and result.get("top1_std") is not None:
-            top1 = f"{number(result.get('top1'), '{:.1f}')} ± {result['top1_std']:.1f} %"
+        top1, num_seeds = percent(result.top1), len(result.seeds)
+        if num_seeds > 1 and result.top1_std is not None:
+            top1 = f"{result.top1:.1f} ± {result.top1_std:.1f} %"
         notes = []
-        if "top1_best" in result:
-            notes.append(f"best epoch {percent(result['top1_best'])}")
-        if "scratch_top1" in result:
-            notes.append(f"from scratch {percent(result['scratch_top1'])}")
-        if (result.get("labels") or 1) < 1:
-            notes.append(f"{100 * result['labels']:g} % of the labels")
+        if result.top1_best is not None:
+            notes.append(f"best epoch {percent(result.top1_best)}")
+        if result.scratch_top1 is not None:
+            notes.append(f"from scratch {percent(result.scratch_top1)}")
+        if result.labels < 1:
+            notes.append(f"{100 * result.labels:g} % of the labels")
         if num_seeds > 1:
             notes.append(f"{num_seeds} seeds")
-        if result.get("checkpoint") == "last" and (result.get("step") or last_step) < last_step:
-            notes.append(f"after {result['step']:,} of {last_step:,} steps")
-        kind = str(result.get("kind", ""))
+        if result.checkpoint == "last" and (result.step or last_step) < last_step:
+            notes.append(f"after {result.step:,} of {last_step:,} steps")
         rows.append(
             {
-                "name": KIND_NAMES.get(kind, kind),
-                "protocol": str(result["protocol"]),
-                "data": str(result.get("data", "")),
-                "checkpoint": str(result.get("checkpoint", "")),
+                "name": KIND_NAMES.get(result.kind, result.kind),
+                "protocol": result.protocol,
+                "data": result.data,
+                "checkpoint": result.checkpoint,
                 "top1": top1,
-                "top5": percent(result.get("top5")),
+                "top5": percent(result.top5),
                 "notes": ", ".join(notes),
             }
         )
@@ -67,9 +66,9 @@ def comparison(records: Sequence[Record]) -> dict[str, Any]:
     columns: dict[str, list[tuple[float | None, str]]] = {
         "kNN, untrained": [_number(_knn(record)[:1], percent) for record in records],
         "kNN, trained": [_number(_knn(record)[-1:], percent) for record in records],
-        "linear": [_number([record.result("linear").get("top1")], percent) for record in records],
-        "logistic": [_number([record.result("probe").get("top1")], percent) for record in records],
-        "fine-tuned": [_number([record.result("finetune").get("top1")], percent) for record in records],
+        "linear": [_accuracy(record, "linear") for record in records],
+        "logistic": [_accuracy(record, "probe") for record in records],
+        "fine-tuned": [_accuracy(record, "finetune") for record in records],
         "false negatives found": [_number([_found(record)], "{:.2f}".format) for record in records],
         "rank": [_number([y for _, y in record.curve("rank")[-1:]], "{:.1f}".format) for record in records],
         "pictures / s": [
@@ -105,11 +104,10 @@ def comparison(records: Sequence[Record]) -> dict[str, Any]:
 def confusion(record: Record) -> dict[str, Any]:
     """The kNN confusion matrix: in full if it can be read, and always the pairs that are confused most."""
     result = record.result("knn")
-    if not result.get("confusion"):
+    if result is None or not result.confusion:
         return {}
-    matrix: Sequence[Sequence[int]] = result["confusion"]
-    names = [str(name) for name in result.get("class_names") or []]
-    names += [f"class {index}" for index in range(len(names), len(matrix))]
+    matrix = result.confusion
+    names = [*result.class_names, *(f"class {index}" for index in range(len(result.class_names), len(matrix)))]
     rows = []
     for truth, counts in enumerate(matrix if len(matrix) <= MAX_MATRIX else []):
         total = max(1, sum(counts))
@@ -175,6 +173,11 @@ def _epochs(record: Record) -> str:
     if done and planned and done[-1] < planned:
         return f"{done[-1]} of {planned}"
     return str(done[-1]) if done else "–"
+
+
+def _accuracy(record: Record, kind: str) -> tuple[float | None, str]:
+    result = record.result(kind)
+    return _number([result.top1] if result else [], percent)
 
 
 def _number(values: Sequence[Any], tell: Any) -> tuple[float | None, str]:
