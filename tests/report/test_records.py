@@ -13,8 +13,7 @@ from tests.report.fixtures import make_run, write_json
 from msvq.report.curves import MAIN, MORE, charts
 from msvq.report.figures import _knn_curves, _places
 from msvq.report.records import read_record, read_records
-from msvq.report.tables import confused_pairs, confusion
-from msvq.report.verdict import verdict
+from msvq.report.tables import confused_pairs, confusion, verdict
 
 
 def change_log(run: Path, change: Any) -> None:

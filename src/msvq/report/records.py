@@ -90,22 +90,31 @@ class Record:
     @property
     def method(self) -> str:
         """The method's name."""
-        return str(_block(self.settings, "method").get("name", "unknown method"))
+        return str(self.section("method").get("name", "unknown method"))
 
     @property
     def is_compiled(self) -> bool:
         """Whether it trained with compiled networks, when it was last gone on with."""
-        return bool(_block(self.settings, "train").get("compile", False))
+        return bool(self.section("train").get("compile", False))
 
     @property
     def source(self) -> str:
         """The data's name or folder."""
-        return str(_block(self.settings, "data").get("source", "unknown data"))
+        return str(self.section("data").get("source", "unknown data"))
+
+    @property
+    def verdict(self) -> Mapping[str, Any]:
+        """What the analysis says of the run's health; empty without one."""
+        return self.analysis.get("verdict") or {}
 
     @property
     def false_negatives(self) -> Mapping[str, Any]:
         """The audit of the soft labels; empty for a method without any."""
-        return _block(self.analysis, "false_negatives")
+        return self.analysis.get("false_negatives") or {}
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of the settings."""
+        return self.settings.get(name) or {}
 
     def curve(self, key: str, kind: str = "eval", *, in_steps: bool = False) -> Points:
         """(epoch, value) of a key of the log, dots for keys of keys; steps become parts of epochs, or stay."""
@@ -114,6 +123,15 @@ class Record:
             length = None if in_steps else self.steps_per_epoch
             return [(line["step"] / (length or 1.0), float(_dig(line, key))) for line in lines]
         return [(float(line["epoch"]), float(_dig(line, key))) for line in lines]
+
+    def values(self, key: str, kind: str = "eval") -> list[float]:
+        """The same without the epochs."""
+        return [value for _, value in self.curve(key, kind)]
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that are over."""
+        return max((line["epoch"] for line in self.metrics if line.get("kind") == "epoch"), default=0)
 
     @property
     def steps_per_epoch(self) -> float | None:
@@ -194,11 +212,6 @@ def _count_rows(path: Path) -> int:
         return 0
     with path.open(encoding="utf-8", newline="") as file:
         return max(0, sum(1 for _ in csv.reader(file)) - 1)
-
-
-def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = settings.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _dig(line: Mapping[str, Any], key: str) -> Any:

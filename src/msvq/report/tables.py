@@ -1,4 +1,4 @@
-"""Tables of the page: protocols, runs beside one another, the confusion matrix, classes."""
+"""What the page says: did it work, in numbers and plain words; then tables of protocols, runs, confusion, classes."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -6,16 +6,94 @@ from typing import Any
 
 from msvq.report.chart import swatch
 from msvq.report.records import Record, is_number
-from msvq.report.verdict import STATES
 
+# A sign and a word for each state, so that colour is never alone.
+STATES = {
+    "healthy": ("✓", "Healthy"),
+    "collapsing": ("!", "Collapsing"),
+    "collapsed": ("✕", "Collapsed"),
+    "unknown": ("?", "Not known"),
+}
 MAX_MATRIX = 20  # classes; a larger matrix is not readable
 NUM_PAIRS = 15
+# What runs are compared by, and how it is told.
+COLUMNS = {
+    "kNN, untrained": "{:.1f}%",
+    "kNN, trained": "{:.1f}%",
+    "linear": "{:.1f}%",
+    "logistic": "{:.1f}%",
+    "fine-tuned": "{:.1f}%",
+    "false negatives found": "{:.2f}",
+    "rank": "{:.1f}",
+    "pictures / s": "{:.0f}",
+}
+NOT_JUDGED = ("kNN, untrained", "rank", "pictures / s")
 KIND_NAMES = {
     "knn": "kNN: neighbours vote",
     "linear": "Linear classifier on frozen features",
     "probe": "Logistic regression on frozen features",
     "finetune": "Network fine-tuned with labels",
 }
+
+
+def verdict(record: Record) -> dict[str, Any]:
+    """State, sentences, advice and big numbers of a run."""
+    judged = record.verdict
+    state = judged.get("state", "")
+    sign, word = STATES.get(state, STATES["unknown"])
+    sentences = [judged.get("sentence"), _in_words(record)]
+    return {
+        "state": state if state in STATES or not state else "unknown",
+        "sign": sign,
+        "word": word,
+        "sentences": [str(sentence) for sentence in sentences if sentence],
+        "advice": [str(line) for line in judged.get("advice") or []],
+        **_numbers(record),
+    }
+
+
+def _numbers(record: Record) -> dict[str, Any]:
+    """The question that the big numbers answer, and the numbers."""
+    scores = record.values("knn_top1")
+    if record.demo:
+        k = record.section("evaluate").get("knn_k", 200)
+        question = f"How often do a picture's {k} nearest neighbours vote for its class?"
+        numbers = [(f"{accuracy:.1f} %", name) for name, accuracy in record.demo.items()]
+        return {"question": question, "numbers": numbers}
+    if scores:
+        question = "How often do a picture's nearest neighbours vote for its class?"
+        numbers = [(f"{scores[0]:.1f} %", "untrained encoder"), (f"{scores[-1]:.1f} %", "after training")]
+        return {"question": question, "numbers": numbers if len(scores) > 1 else numbers[:1]}
+    ranks = record.values("rank")
+    spreads = record.values("feature_spread")
+    if ranks:
+        numbers = [(f"{ranks[0]:.1f}", "rank, untrained encoder"), (f"{ranks[-1]:.1f}", "rank, after training")]
+        if spreads:
+            numbers.append((f"{spreads[-1]:.2f}", f"spread, from {spreads[0]:.2f}"))
+        return {"question": "Do the features tell pictures apart?", "numbers": numbers}
+    return {"question": "", "numbers": []}
+
+
+def _in_words(record: Record) -> str:
+    """What the numbers mean."""
+    scores = record.values("knn_top1")
+    if len(scores) > 1:
+        change = scores[-1] - scores[0]
+        if abs(change) < 0.5:
+            return f"Nearest neighbours are as often right as before training: {scores[-1]:.1f} %. It learned little."
+        way = "up" if change > 0 else "down"
+        end = "" if change > 0 else " Training made the features worse."
+        return (
+            f"Of 100 test pictures, the nearest neighbours now name {scores[-1]:.0f} rightly, "
+            f"{way} from {scores[0]:.0f} before training.{end}"
+        )
+    if record.curve("rank") and not scores:
+        return (
+            "There are no labels, so no accuracy. Rank is the number of directions that the features really use; "
+            "a rank near 1 or a spread near 0 means that the encoder has collapsed. "
+            "The neighbours below show what it finds alike."
+        )
+    return ""
 
 
 def number(value: Any, pattern: str) -> str:
@@ -63,29 +141,17 @@ def result_rows(record: Record) -> list[dict[str, str]]:
 
 def comparison(records: Sequence[Record]) -> dict[str, Any]:
     """Runs as rows; the columns that at least one run has. The best of a column of accuracies is marked."""
-    columns: dict[str, list[tuple[float | None, str]]] = {
-        "kNN, untrained": [_number(_knn(record)[:1], percent) for record in records],
-        "kNN, trained": [_number(_knn(record)[-1:], percent) for record in records],
-        "linear": [_accuracy(record, "linear") for record in records],
-        "logistic": [_accuracy(record, "probe") for record in records],
-        "fine-tuned": [_accuracy(record, "finetune") for record in records],
-        "false negatives found": [_number([_found(record)], "{:.2f}".format) for record in records],
-        "rank": [_number([y for _, y in record.curve("rank")[-1:]], "{:.1f}".format) for record in records],
-        "pictures / s": [
-            _number([y for _, y in record.curve("images_per_second", "epoch")[-1:]], "{:.0f}".format)
-            for record in records
-        ],
-    }
-    kept = {name: cells for name, cells in columns.items() if any(value is not None for value, _ in cells)}
+    measured = [_measured(record) for record in records]
+    kept = [name for name in COLUMNS if any(is_number(values[name]) for values in measured)]
+    judged = [name for name in kept if name not in NOT_JUDGED and len(records) > 1]
+    best = {name: max(values[name] for values in measured if is_number(values[name])) for name in judged}
     rows = []
-    for index, record in enumerate(records):
-        cells = []
-        for name, column in kept.items():
-            value, text = column[index]
-            best = max((other for other, _ in column if other is not None), default=None)
-            judged = name not in ("kNN, untrained", "rank", "pictures / s")
-            cells.append({"text": text, "best": judged and len(records) > 1 and value is not None and value == best})
-        verdict = record.analysis.get("verdict") or {}
+    for index, (record, values) in enumerate(zip(records, measured, strict=True)):
+        state = record.verdict.get("state", "")
+        cells = [
+            {"text": number(values[name], COLUMNS[name]), "best": name in best and values[name] == best[name]}
+            for name in kept
+        ]
         rows.append(
             {
                 "swatch": swatch(index),
@@ -94,11 +160,39 @@ def comparison(records: Sequence[Record]) -> dict[str, Any]:
                 "data": record.source,
                 "epochs": _epochs(record),
                 "cells": cells,
-                "state": verdict.get("state", ""),
-                "sign": STATES.get(verdict.get("state", ""), ("?", ""))[0],
+                "state": state,
+                "sign": STATES.get(state, STATES["unknown"])[0],
             }
         )
-    return {"columns": list(kept), "rows": rows}
+    return {"columns": kept, "rows": rows}
+
+
+def _measured(record: Record) -> dict[str, Any]:
+    """A run's values of COLUMNS; None where nothing was measured."""
+    knn, found = record.values("knn_top1"), record.false_negatives.get("all") or {}
+    linear, logistic, tuned = (record.result(kind) for kind in ("linear", "probe", "finetune"))
+    values = (
+        _last(knn[:1]),
+        _last(knn),
+        linear and linear.top1,
+        logistic and logistic.top1,
+        tuned and tuned.top1,
+        found["found"] if "found" in found else _last(record.values("false_negatives.all")),
+        _last(record.values("rank")),
+        _last(record.values("images_per_second", "epoch")),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _last(values: Sequence[float]) -> float | None:
+    return values[-1] if values else None
+
+
+def _epochs(record: Record) -> str:
+    done, planned = record.num_epochs, record.section("train").get("epochs")
+    if planned and 0 < done < planned:
+        return f"{done} of {planned}"
+    return str(done) if done else "–"
 
 
 def confusion(record: Record) -> dict[str, Any]:
@@ -116,12 +210,7 @@ def confusion(record: Record) -> dict[str, Any]:
             for guess, count in enumerate(counts)
         ]
         rows.append({"name": names[truth], "cells": cells, "right": counts[truth] / total, "total": sum(counts)})
-    return {
-        "names": names,
-        "rows": rows,
-        "pairs": confused_pairs(matrix, names),
-        "num_classes": len(matrix),
-    }
+    return {"names": names, "rows": rows, "pairs": confused_pairs(matrix, names), "num_classes": len(matrix)}
 
 
 def confused_pairs(matrix: Sequence[Sequence[int]], names: Sequence[str], num: int = NUM_PAIRS) -> list[dict[str, Any]]:
@@ -154,33 +243,3 @@ def class_rows(found: Mapping[str, Any]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [{"name": name, **values} for name, values in by_class.items()]
     rows.sort(key=lambda row: -float(row.get("all") or 0))
     return {"views": views, "rows": rows} if rows else {}
-
-
-def _knn(record: Record) -> list[float]:
-    return [value for _, value in record.curve("knn_top1")]
-
-
-def _found(record: Record) -> Any:
-    together = record.false_negatives.get("all") or {}
-    if "found" in together:
-        return together["found"]
-    return next((y for _, y in reversed(record.curve("false_negatives.all"))), None)
-
-
-def _epochs(record: Record) -> str:
-    done = [int(line["epoch"]) for line in record.metrics if line.get("kind") == "epoch"]
-    planned = (record.settings.get("train") or {}).get("epochs")
-    if done and planned and done[-1] < planned:
-        return f"{done[-1]} of {planned}"
-    return str(done[-1]) if done else "–"
-
-
-def _accuracy(record: Record, kind: str) -> tuple[float | None, str]:
-    result = record.result(kind)
-    return _number([result.top1] if result else [], percent)
-
-
-def _number(values: Sequence[Any], tell: Any) -> tuple[float | None, str]:
-    if values and is_number(values[0]):
-        return float(values[0]), tell(values[0])
-    return None, "–"

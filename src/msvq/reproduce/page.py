@@ -8,7 +8,7 @@ from typing import Any
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.report.templates import resource, templates
+from msvq.report.page import resource, templates
 from msvq.reproduce.cells import find_scale
 from msvq.reproduce.formats import ALSO, crossing_sentences, heading, markdown, notes, sections
 from msvq.reproduce.studies import STUDIES

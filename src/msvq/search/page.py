@@ -12,8 +12,8 @@ from msvq.core.console import printable
 from msvq.core.files import write_text
 from msvq.data.decode import header_size
 from msvq.data.workers import Result, Workers
+from msvq.report.page import resource, templates
 from msvq.report.pictures import class_name, data_address
-from msvq.report.templates import resource, templates
 from msvq.search.source import Source
 
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
