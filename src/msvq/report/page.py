@@ -143,9 +143,8 @@ def _run(record: Record, *, own_curves: bool) -> dict[str, Any]:
 def _how(record: Record) -> str:
     if record.method == "supervised":
         return "learned from labels."
-    return "learned without labels." + (
-        " Labels are used only to judge the result." if record.values("knn_top1") else ""
-    )
+    judged = " Labels are used only to judge the result." if record.values("knn_top1") else ""
+    return f"learned without labels.{judged}"
 
 
 def _settings(record: Record) -> str:
