@@ -11,10 +11,9 @@ from huggingface_hub import ModelCard
 from tests.export.conftest import make_run
 
 import msvq
-from msvq.export.card import escaped, model_card, slug
+from msvq.export.card import escaped, measured, model_card, slug
 from msvq.export.folder import config, example, training
-from msvq.export.formats import make_plan
-from msvq.export.results import measured
+from msvq.export.plans import make_plan
 from msvq.runs.checkpoint import write_checkpoint
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 

@@ -14,10 +14,10 @@ from tests.report.fixtures import HOSTILE, make_run, write_json
 
 from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
+from msvq.report.numbers import comparison, confused_pairs, confusion
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet
 from msvq.report.records import read_record
-from msvq.report.tables import comparison, confused_pairs, confusion
 
 
 @pytest.fixture

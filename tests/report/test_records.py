@@ -12,8 +12,8 @@ from tests.report.fixtures import make_run, write_json
 
 from msvq.report.curves import MAIN, MORE, charts
 from msvq.report.figures import _knn_curves, _places
+from msvq.report.numbers import confused_pairs, confusion, verdict
 from msvq.report.records import read_record, read_records
-from msvq.report.tables import confused_pairs, confusion, verdict
 
 
 def change_log(run: Path, change: Any) -> None:

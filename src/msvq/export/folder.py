@@ -12,9 +12,8 @@ from msvq.core.version import __version__
 from msvq.data import to_rgb
 from msvq.data.sources import is_path
 from msvq.export import preprocess
-from msvq.export.formats import Plan
 from msvq.export.network import LAYERS
-from msvq.export.writers import INPUT
+from msvq.export.plans import INPUT, Plan
 from msvq.runs.encoder import LoadedEncoder
 
 

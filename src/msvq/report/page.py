@@ -17,10 +17,10 @@ from msvq.core.errors import BadInput
 from msvq.core.files import check_no_link, check_not_of_a_run, check_places, resolve_parent, write_text
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
-from msvq.report.maps import first_views, map_data, without_sheets
+from msvq.report.maps import first_views, map_data
+from msvq.report.numbers import class_rows, comparison, confusion, number, result_rows, soft_label_rows, verdict
 from msvq.report.pictures import gallery, neighbour_rows
 from msvq.report.records import Record, read_record, read_records
-from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows, verdict
 
 SCRIPTS = ("page.js", "map.js")
 WRITTEN = ("report.html", "figures")  # in a run
@@ -73,7 +73,7 @@ def render(records: Sequence[Record]) -> str:
     """The page as text."""
     environment = templates()
     environment.filters["number"] = number
-    maps = map_data(records)
+    maps, sheets = map_data(records)
     scripts = [resource(name) for name in SCRIPTS]
     several = len(records) > 1
     return environment.get_template("page.html").render(
@@ -84,7 +84,7 @@ def render(records: Sequence[Record]) -> str:
         charts=charts(records, MAIN) if several else [],
         more_charts=charts(records, MORE) if several else [],
         map=maps,
-        map_json=without_sheets(maps) if maps else None,
+        map_sheets=sheets,
         map_start=first_views(maps) if maps else (0, 0),
         style=resource("page.css"),
         scripts=scripts,

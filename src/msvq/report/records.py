@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
@@ -26,51 +26,29 @@ Points = list[tuple[float, float]]
 _Number = Real | None  # null: nothing was there to be measured
 
 
-class _Part(BaseModel):
-    """A part of a file, with the keys that the page reads; each may be missing, and others may be there."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class _Verdict(_Part):
-    state: str = ""
-    sentence: str | None = None
-    advice: list[str] | None = None
-
-
-class _FalseNegatives(_Part):
-    model_config = ConfigDict(extra="allow")
+class _FalseNegatives(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
     __pydantic_extra__: dict[str, _Number | dict[str, _Number]]  # what each view finds, and numbers about all
     all: dict[str, _Number] | None = None
     by_class: dict[str, dict[str, _Number]] | None = None
 
 
-class _Analysis(_Part):
-    verdict: _Verdict | None = None
-    false_negatives: _FalseNegatives | None = None
+def _keys(**kinds: Any) -> Any:
+    """A part of a file, with the keys that the page reads; each may be missing, and others may be there."""
+    fields: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
+    return create_model("Part", __config__=ConfigDict(strict=True), **fields)
 
 
-class _Method(_Part):
-    name: str = ""
-
-
-class _Data(_Part):
-    source: str = ""
-
-
-class _Train(_Part):
-    epochs: Count | None = None
-
-
-class _Evaluate(_Part):
-    knn_k: Count | None = None
-
-
-class _Settings(_Part):
-    method: _Method | None = None
-    data: _Data | None = None
-    train: _Train | None = None
-    evaluate: _Evaluate | None = None
+_ANALYSIS = _keys(
+    verdict=_keys(state=str, sentence=str | None, advice=list[str] | None) | None,
+    false_negatives=_FalseNegatives | None,
+)
+_SETTINGS = _keys(
+    method=_keys(name=str) | None,
+    data=_keys(source=str) | None,
+    train=_keys(epochs=Count | None) | None,
+    evaluate=_keys(knn_k=Count | None) | None,
+)
 
 
 @dataclass(frozen=True)
@@ -179,12 +157,12 @@ def read_record(run: Path) -> Record:
     return Record(
         path=run,
         title=printable(run.resolve().name),
-        settings=read_checked(run / "config.yaml", _Settings),
+        settings=read_checked(run / "config.yaml", _SETTINGS),
         environment=read_checked(run / "environment.json"),
         metrics=[line for line in read_metrics(run / "metrics.jsonl") if "epoch" in line],
         results=read_results(run / "eval"),
         demo=read_checked(run / "eval" / "demo.json", dict[str, Real]),
-        analysis=read_checked(run / "eval" / "analysis.json", _Analysis),
+        analysis=read_checked(run / "eval" / "analysis.json", _ANALYSIS),
         num_skipped=_count_rows(run / "skipped.csv"),
     )
 
