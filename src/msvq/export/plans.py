@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,22 +72,20 @@ def timm_plan(encoder: LoadedEncoder) -> Plan:
         return _library_plan(encoder, building, "pytorch")  # a hub would offer timm's one line, which does not do here
     made = 'encoder = timm.create_model(f"local-dir:{Path(__file__).parent}", pretrained=True).eval()'
     imports = ("import timm", "import torch")
-    return Plan(
-        lambda folder: write_weights(encoder, folder), imports, (made,), "timm", _timm_config(encoder, building)
-    )
+    return Plan(partial(write_weights, encoder), imports, (made,), "timm", _timm_config(encoder, building))
 
 
 def onnx_plan(encoder: LoadedEncoder) -> Plan:
     """One file for ONNX Runtime and all that reads ONNX, for any number of pictures at once."""
     made = f'encoder = onnxruntime.InferenceSession(Path(__file__).parent / "{ONNX}")'
     tensors = {"input": {"name": INPUT}, "output": {"name": OUTPUT}}
-    return Plan(lambda folder: write_onnx(encoder, folder), ("import onnxruntime",), (made,), "onnx", tensors)
+    return Plan(partial(write_onnx, encoder), ("import onnxruntime",), (made,), "onnx", tensors)
 
 
 def torchscript_plan(encoder: LoadedEncoder) -> Plan:
     """One file that `torch.jit.load` opens without any code of the network."""
     made = f'encoder = torch.jit.load(Path(__file__).parent / "{SCRIPT}")'
-    return Plan(lambda folder: write_script(encoder, folder), ("import torch",), (made,), "pytorch")
+    return Plan(partial(write_script, encoder), ("import torch",), (made,), "pytorch")
 
 
 FORMATS: Mapping[str, Callable[[LoadedEncoder], Plan]] = {
@@ -129,7 +128,7 @@ def _may_hold(name: str, encoder: LoadedEncoder) -> bool:
 def _library_plan(encoder: LoadedEncoder, building: Building, hub_library: str) -> Plan:
     imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
     lines = (*building.lines(), _filling(), "encoder.eval()")
-    return Plan(lambda folder: write_weights(encoder, folder), imports, lines, hub_library)
+    return Plan(partial(write_weights, encoder), imports, lines, hub_library)
 
 
 def _filling() -> str:
