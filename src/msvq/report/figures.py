@@ -37,20 +37,13 @@ STYLE: dict[Any, Any] = {
 
 def draw_figures(records: Sequence[Record], folder: Path) -> list[Path]:
     """Draw what the runs have: kNN curves, false negatives found, maps side by side. Return the files."""
-    drawings = {
-        "knn": _knn_curves(records),
-        "false_negatives": _false_negatives(records),
-        "map": draw_maps(records),
-    }
-    written = []
-    for name, draw in drawings.items():
-        if draw is not None:
-            written += save_figure(draw, folder / name)
-    return written
+    drawings = {"knn": _knn_curves, "false_negatives": _false_negatives, "map": draw_maps}
+    drawn = {name: choose(records) for name, choose in drawings.items()}
+    return [file for name, draw in drawn.items() if draw for file in save_figure(draw, folder / name)]
 
 
 def _knn_curves(records: Sequence[Record]) -> Any:
-    """Figure 4: kNN accuracy over the epochs, one curve a run."""
+    """Figure 4: what draws kNN accuracy over the epochs, one curve a run; None: there is nothing to draw."""
     curves = [(record.title, record.curve("knn_top1")) for record in records]
     if not any(len(points) > 1 for _, points in curves):
         return None

@@ -38,16 +38,15 @@ KIND_NAMES = {
 
 def verdict(record: Record) -> dict[str, Any]:
     """State, sentences, advice and big numbers of a run."""
-    judged = record.verdict
-    state = judged.get("state", "")
+    judged, state = record.verdict, record.verdict.get("state", "")
     sign, word = STATES.get(state, STATES["unknown"])
     sentences = [judged.get("sentence"), _in_words(record)]
     return {
         "state": state if state in STATES or not state else "unknown",
         "sign": sign,
         "word": word,
-        "sentences": [str(sentence) for sentence in sentences if sentence],
-        "advice": [str(line) for line in judged.get("advice") or []],
+        "sentences": [sentence for sentence in sentences if sentence],
+        "advice": judged.get("advice") or [],
         **_numbers(record),
     }
 
@@ -64,8 +63,7 @@ def _numbers(record: Record) -> dict[str, Any]:
         question = "How often do a picture's nearest neighbours vote for its class?"
         numbers = [(f"{scores[0]:.1f} %", "untrained encoder"), (f"{scores[-1]:.1f} %", "after training")]
         return {"question": question, "numbers": numbers if len(scores) > 1 else numbers[:1]}
-    ranks = record.values("rank")
-    spreads = record.values("feature_spread")
+    ranks, spreads = record.values("rank"), record.values("feature_spread")
     if ranks:
         numbers = [(f"{ranks[0]:.1f}", "rank, untrained encoder"), (f"{ranks[-1]:.1f}", "rank, after training")]
         if spreads:
