@@ -52,7 +52,7 @@ def feature_function(
     """
 
     def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
-        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.part(rows.start, rows.stop)))
+        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.slice(rows.start, rows.stop)))
 
     def of_share(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
         def batches() -> Iterator[NDArray[uint8]]:

@@ -83,7 +83,7 @@ def finetune(
     seed: int = SEED,
     display: Display | None = None,
 ) -> FinetuneResult:
-    """Train a copy of the encoder and a head on `rows` of `data.bank` (None: all that have a label).
+    """Train a copy of the encoder and a head on `rows` of `data.labelled` (None: all that have a label).
 
     `scratch`: its weights are fresh, so the backbone learns at `lr_scratch`. The encoder itself is left as it is.
     """

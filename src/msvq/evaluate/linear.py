@@ -21,7 +21,7 @@ from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.features import extract_features
-from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, select
+from msvq.evaluate.labels import PLAIN, LabelledViews, Rows
 from msvq.evaluate.scores import Scores, scores
 
 SEED = 1337  # the paper's code's
@@ -78,7 +78,7 @@ class LinearResult:
 
 def labelled_test(data: ImageDataset) -> ImageSplit:
     """The test pictures that have a label."""
-    test = select(data.test, np.flatnonzero(data.test.labels >= 0))
+    test = data.test.select(np.flatnonzero(data.test.labels >= 0))
     if not len(test):
         raise BadInput("there is no labelled test picture to measure accuracy on; give a labelled test set")
     return test
@@ -142,7 +142,7 @@ def linear_evaluation(
     seed: int = SEED,
     display: Display | None = None,
 ) -> LinearResult:
-    """Train a classifier on `rows` of `data.bank` (None: all that have a label); the encoder is left as it is.
+    """Train a classifier on `rows` of `data.labelled` (None: all that have a label); the encoder is left as it is.
 
     Every epoch sees new crops. The backbone is in eval mode throughout, so test features are computed once.
     """

@@ -49,7 +49,7 @@ def save_neighbours(
 
     Test pictures are looked up among training pictures; without labels, training pictures among the others.
     """
-    bank = (data.bank if data.has_labels else data.train).subsample(NUM_BANK)
+    bank = (data.labelled if data.has_labels else data.train).subsample(NUM_BANK)
     source = data.test if data.has_labels else bank
     queries = choose_queries(torch.from_numpy(source.labels), max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
     asked = ImageSplit(source.take(queries.numpy()), source.labels[queries.numpy()])
@@ -57,7 +57,7 @@ def save_neighbours(
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries
         found = nearest(features(encoder, bank), features(encoder, asked), num, own=own).numpy()
-        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.images.shape[1:])
+        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
         arrays[f"{name}_labels"] = bank.labels[found]
     arrays["class_names"] = np.array(data.class_names, dtype=str)
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))

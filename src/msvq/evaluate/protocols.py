@@ -50,14 +50,14 @@ class EvalContext:
     def features(self) -> tuple[Tensor, Tensor]:
         """Of the labelled pictures [N, d] and of the test pictures [M, d]; computed once."""
         if self.cached is None:
-            with self.display.task("features", len(self.data.bank) + len(self.data.test)) as advance:
+            with self.display.task("features", len(self.data.labelled) + len(self.data.test)) as advance:
                 function = feature_function(self.data, self.device, self.precision, advance)
-                self.cached = function(self.encoder, self.data.bank), function(self.encoder, self.data.test)
+                self.cached = function(self.encoder, self.data.labelled), function(self.encoder, self.data.test)
         return self.cached
 
     def labels(self) -> tuple[Tensor, Tensor]:
         """Of the labelled pictures [N] and of the test pictures [M]; ask when their features are there."""
-        return torch.from_numpy(self.data.bank.labels_as_read()), torch.from_numpy(self.data.test.labels_as_read())
+        return torch.from_numpy(self.data.labelled.labels_as_read()), torch.from_numpy(self.data.test.labels_as_read())
 
 
 Rows = NDArray[np.int64] | None
@@ -232,7 +232,7 @@ def measure(
     and the encoder came from, for the record.
     """
     chosen = PROTOCOLS[protocol]
-    known = subject.data.bank.labels
+    known = subject.data.labelled.labels
     repeats = seeds if chosen.random or labels < 1 else 1
     if seeds > repeats:
         subject.display.note(f"note: {protocol} with all labels has no randomness, so one measurement is enough")

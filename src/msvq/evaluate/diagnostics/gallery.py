@@ -101,7 +101,7 @@ def make_gallery(
     found = [top_entries(label._replace(z=label.z[rows.to(label.z.device)]), TOP) for label in soft_labels]
     slots = torch.stack([slots.cpu() for slots, _ in found])  # [V, M, 5]
     which = places[slots]
-    shape = pictures.images.shape[1:]
+    shape = pictures.shape[1:]
     arrays["found_images"] = pictures.take(which.reshape(-1).numpy()).reshape(*which.shape, *shape)
     arrays["found_labels"] = known[which].numpy()
     arrays["found_weights"] = torch.stack([weights.cpu() for _, weights in found]).numpy()
