@@ -198,4 +198,4 @@ def test_what_cannot_be_fine_tuned_is_said() -> None:
     with pytest.raises(BadInput, match=r"cannot take crops of 8 pixels .*; --set view.scale=1"):
         tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, view=ViewSettings(scale=0.5))
     with pytest.raises(BadInput, match="lower learning rate"):
-        tune(tiny(), data, lr_head=1e30, epochs=20)
+        tune(tiny(), data, lr_head=1e18, epochs=20)
