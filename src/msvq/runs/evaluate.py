@@ -12,7 +12,8 @@ from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.core.schema import parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import ImageDataset
-from msvq.evaluate.protocols import PRECISION, PROTOCOLS, EvalContext, check_protocols, measure, protocol_settings
+from msvq.evaluate.features import EvalContext
+from msvq.evaluate.protocols import PRECISION, PROTOCOLS, check_protocols, measure, protocol_settings
 from msvq.evaluate.results import EvalResult
 from msvq.runs.encoder import Preprocessing, load_encoder
 from msvq.runs.run_dir import RunDir
