@@ -2,35 +2,49 @@
 
 PYTHON ?= python3
 VENV := .venv
-READY := $(VENV)/.ready
 RUN := $(VENV)/bin
+INSTALL := $(RUN)/python -m pip install --quiet --constraint constraints.txt --editable
+PYTEST := OMP_NUM_THREADS=1 $(RUN)/python -m pytest --numprocesses auto    # a core each
 
-.PHONY: demo test faults site lint clean
+.PHONY: demo test check faults site lint static clean
 
-demo: $(READY)
+demo: $(VENV)/.demo
 	$(RUN)/msvq demo
 
-test: $(READY) lint
-	OMP_NUM_THREADS=1 $(RUN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder    # a core each, a file at a time
+test: $(VENV)/.test lint
+	$(PYTEST) --dist loadfile --no-loadscope-reorder
 
-faults: $(READY)    # kills, full disks, damaged files: some minutes
+check: $(VENV)/.test static    # while working: what takes seconds
+	$(PYTEST) -m 'not slow'
+
+faults: $(VENV)/.test    # kills, full disks, damaged files: some minutes
 	OMP_NUM_THREADS=1 $(RUN)/python -m faults --markdown faults.md
 
-site: $(READY)    # the documentation, to open from disk
+site: $(VENV)/.test    # the documentation, to open from disk
 	OMP_NUM_THREADS=1 NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --site-dir site
 
-lint: $(READY)
+lint: $(VENV)/.test static
+	$(RUN)/python scripts/audit.py
+
+static: $(VENV)/.test
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
-	$(RUN)/python scripts/audit.py
 
-$(READY): pyproject.toml constraints.txt
+$(VENV)/.new:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msvq needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) (PyTorch is large: some minutes)"
-	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+$(VENV)/.demo: $(VENV)/.new pyproject.toml constraints.txt    # what running needs
+	@echo "installing into $(VENV) (PyTorch is large: some minutes)"
+	$(INSTALL) .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.new pyproject.toml constraints.txt    # and what testing needs on top
+	@echo "installing into $(VENV) (PyTorch is large: some minutes)"
+	$(INSTALL) '.[dev]'
+	touch $@ $(VENV)/.demo
 
 clean:
 	rm -rf $(VENV) build site dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -33,7 +33,7 @@ from msvq.data.folders import list_folder
 from msvq.data.items import pieces
 from msvq.data.listing import Listing
 from msvq.data.loader import Loader
-from msvq.data.packing import open_pack
+from msvq.data.pack import open_pack
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_dataset, open_files, probe_sizes
 from msvq.data.store import ImageSplit

@@ -23,7 +23,7 @@ from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.data.hub import HubPictures
 from msvq.data.loader import Loader
-from msvq.data.packing import pack_bytes
+from msvq.data.pack import pack_bytes
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_files
 from msvq.evaluate.features import feature_function

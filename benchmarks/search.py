@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.core.checksums import hash_files, map_checked
+from msvq.core.array_cache import hash_files, map_checked
 from msvq.core.console import Display
 from msvq.data.workers import available_cores
 from msvq.search.duplicates import THRESHOLD, link
@@ -72,7 +72,7 @@ def opening(folder: Path, dim: int) -> tuple[NDArray[np.float32], dict[str, Any]
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        arrays = map_checked(folder, {FEATURES: "<f4"}, expected, Display())
+        arrays = map_checked(folder, {FEATURES: "<f4"}, expected, Display(), "the index")
         seconds.append(time.perf_counter() - started)
     return arrays[FEATURES].reshape(-1, dim), {"seconds, with the checksum": row(spread(seconds))}
 

@@ -1,6 +1,6 @@
 """What mkdocs does besides: it makes the reference from the code, and turns links to the repository into names.
 
-The pages are read in two places. On a code-hosting page a link such as `../src/msvq/run.py` leads to the file; the site
+The pages are read in two places. On a code-hosting page a link such as `../src/msvq/api.py` leads to the file; the site
 holds no such file, so its name is left. A file that is not there is a warning, which ends a strict build.
 """
 

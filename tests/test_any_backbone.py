@@ -16,7 +16,7 @@ from torch import Tensor
 import msvq
 from msvq.cli import main
 from msvq.config.build import build_method
-from msvq.config.resolve import resolve
+from msvq.config.resolve import Flags, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.model import backbones
@@ -241,7 +241,7 @@ def test_bad_backbones_leave_nothing(
 
 
 def test_bench_times_any_backbone() -> None:
-    report = bench(data="patterns", backbone="timm:test_vit", overrides=["data.limit=96", *TINY[1:]], steps=3)
+    report = bench(Flags(data="patterns", backbone="timm:test_vit", overrides=["data.limit=96", *TINY[1:]]), steps=3)
     assert report["backbone"] == "timm:test_vit"
 
 

@@ -22,13 +22,12 @@ from tests.damage import PLACES, flip, suffer, write_new
 import msvq
 from msvq.api import Run
 from msvq.cli import main
-from msvq.core.checksums import verified, with_checksum
+from msvq.core.array_cache import verified, with_checksum
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data import packing
 from msvq.data.arrays import read_arrays
 from msvq.data.folders import list_folder
-from msvq.data.packing import FILES, open_pack
+from msvq.data.pack import FILES, open_pack
 from msvq.data.workers import Result, Task, perform
 from msvq.runs.encoder import SEAL, load_encoder
 from msvq.runs.run_dir import METADATA, WEIGHTS
@@ -69,7 +68,7 @@ class InProcess:
 def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three pictures and one that is none, to be packed in a place of their own without waiting for the disk."""
     monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(packing, "Workers", InProcess)
+    monkeypatch.setattr("msvq.data.pack.Workers", InProcess)
     monkeypatch.setattr("os.fsync", lambda _: None)
     root = tmp_path / "pictures"
     root.mkdir()

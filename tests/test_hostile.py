@@ -51,7 +51,7 @@ import msvq
 from msvq.api import Run
 from msvq.cli import main
 from msvq.config.resolve import read_config, resolve
-from msvq.core.checksums import verified, with_checksum
+from msvq.core.array_cache import verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.data.hub import open_hub
 from msvq.methods import METHODS

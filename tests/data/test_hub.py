@@ -104,7 +104,7 @@ def test_its_pack_is_found_again_until_the_files_change(images: Path, monkeypatc
     def refuse(*_: object) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("msvq.data.packing.Workers", refuse)
+    monkeypatch.setattr("msvq.data.pack.Workers", refuse)
     assert open_dataset(DataSettings(source=f"hf:{images}", workers=1)).fingerprint() == second.fingerprint()
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.listing import Listing, limit_train
-from msvq.data.packing import Pack, is_packed, open_pack
+from msvq.data.pack import Pack, is_packed, open_pack
 from msvq.preflight.plan import plan
 
 Fill = Callable[..., None]
@@ -50,7 +51,7 @@ def test_what_is_damaged_is_not_packed(folder: Path, home: Path) -> None:
 
 def test_a_plan_for_packed_pictures_has_no_time_and_no_disk_for_packing(folder: Path) -> None:
     pack_of(list_folder(folder))
-    report = plan(data=str(folder), overrides=["backbone.width=4", "data.workers=1"], epochs=1, steps=3)
+    report = plan(Flags(data=str(folder), overrides=["backbone.width=4", "data.workers=1"], epochs=1), steps=3)
     assert (report["seconds"]["packing"], report["disk"]["pack"]) == (0.0, 0)
 
 

@@ -18,7 +18,7 @@ from msvq.core.errors import BadInput
 from msvq.core.schema import assign, parse_assignment
 from msvq.core.user_code import is_user_code
 from msvq.evaluate.protocols import PROTOCOLS
-from msvq.reproduce.running import prepare
+from msvq.reproduce.reproduce import plan_sweep
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("msvq", "make", "python", "torchrun")
@@ -230,4 +230,4 @@ def _check(parsed: Parsed, *, whole: bool) -> None:
         kind.model_validate(settings)
     elif parsed.name == "reproduce" and values["name"] is not None:
         datasets, methods = (values[key].split(",") if values[key] else None for key in ("datasets", "methods"))
-        prepare(values["name"], scale=values["scale"], datasets=datasets, methods=methods, seeds=values["seeds"])
+        plan_sweep(values["name"], scale=values["scale"], datasets=datasets, methods=methods, seeds=values["seeds"])

@@ -36,11 +36,11 @@ BEHIND = {
 }
 # What is run by other tests, or runs the tests.
 ELSEWHERE = {
-    "make demo": "tests/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
+    "make demo": "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
     "make test": "Makefile::test",
     "make lint": "Makefile::lint",
     "make faults": "tests/test_faults.py::test_",
-    "msvq demo": "tests/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
+    "msvq demo": "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
     "msvq reproduce linear --scale smoke": "tests/reproduce/test_sweep.py::test_a_sweep_is_killed",
 }
 MAY_FIND_SOMETHING = ("doctor",)  # exit code 1: something was found

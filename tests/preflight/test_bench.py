@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from msvq.cli import main
-from msvq.config.resolve import resolve
+from msvq.config.resolve import Flags, resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.augment import Augment
@@ -37,7 +37,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 def trial(method: str = "msvq", *more: str) -> Any:
     overrides = [*SMALL, *QUEUE.get(method, []), *more]
     settings = resolve(data="patterns", method=method, overrides=overrides)
-    return run_trial(settings, find_scene(settings, Display()), recipe=None, overrides=overrides)
+    return run_trial(settings, find_scene(settings, Display()))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_method_without_a_student_is_timed_by_its_encoder(tmp_path: Path, monk
         "    def forward(self, batch):\n"
         "        return Loss(self.backbone(batch.views[0]).square().mean())\n"
     )
-    report = bench(data="patterns", method=f"{path}:Plain", overrides=SMALL, steps=3)
+    report = bench(Flags(data="patterns", method=f"{path}:Plain", overrides=SMALL), steps=3)
     names = [part["name"] for part in report["resolutions"][0]["parts"]]
     assert LEARN in names
     assert TEACH not in names
@@ -160,7 +160,7 @@ def test_the_student_is_found_in_what_a_method_wraps() -> None:
 
 def test_each_size_of_the_schedule_is_timed() -> None:
     overrides = [*SMALL, *QUEUE["msvq"], "train.resolution=[[0.0, 16], [0.75, 24]]"]
-    report = bench(data="patterns", overrides=overrides, steps=3)
+    report = bench(Flags(data="patterns", overrides=overrides), steps=3)
     assert [(r["size"], r["share_of_run"]) for r in report["resolutions"]] == [(16, 0.75), (24, 0.25)]
 
 
@@ -176,15 +176,15 @@ def test_a_batch_in_parts() -> None:
 
 
 def test_a_data_set_that_is_not_there_is_made_up(tmp_path: Path) -> None:
-    options = {"overrides": ["backbone.width=4", "train.batch_size=32"], "steps": 3}
-    report = bench(recipe="cifar10", data_root=tmp_path, **options)  # type: ignore[arg-type]
+    small = ["backbone.width=4", "train.batch_size=32"]
+    report = bench(Flags(recipe="cifar10", data_root=tmp_path, overrides=small), steps=3)
     assert any("CIFAR-10 is not here" in note for note in report["notes"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_array_of_pictures_is_used_as_it_is(tmp_path: Path) -> None:
     np.save(tmp_path / "mine.npy", np.zeros((64, 32, 32, 3), np.uint8))
-    report = bench(data=str(tmp_path / "mine.npy"), overrides=["backbone.width=4"], steps=3)
+    report = bench(Flags(data=str(tmp_path / "mine.npy"), overrides=["backbone.width=4"]), steps=3)
     assert not any("made-up" in note for note in report["notes"])
     assert report["batch_size"] < 256  # fits the few pictures, as in pretrain
 

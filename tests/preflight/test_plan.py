@@ -11,7 +11,7 @@ from PIL import Image
 
 import msvq.preflight.advice
 from msvq.cli import main
-from msvq.config.resolve import resolve
+from msvq.config.resolve import Flags, resolve
 from msvq.core.console import Display
 from msvq.evaluate.knn import SIMILARITIES
 from msvq.preflight.advice import Alternative, advise, duration, gigabytes
@@ -62,7 +62,7 @@ def test_a_checkpoint_is_as_large_as_a_run_writes_it(tmp_path: Path) -> None:
     from msvq import pretrain
 
     options: dict[str, Any] = {"data": "patterns", "epochs": 1, "overrides": SMALL}
-    disk = plan(**options, steps=3)["disk"]
+    disk = plan(Flags(**options), steps=3)["disk"]
     run = pretrain(**options, out=tmp_path / "run")
     assert disk["checkpoint"] == pytest.approx((run.path / "checkpoints" / "last.ckpt").stat().st_size, rel=0.05)
     assert disk["encoder"] == pytest.approx((run.path / "encoder.safetensors").stat().st_size, rel=0.2)
@@ -83,7 +83,7 @@ def test_a_data_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_data_set_that_is_still_in_its_archive(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"not opened")
     few = ["backbone.width=4", "train.batch_size=32", "method.bn_splits=1", "data.limit=64", "evaluate.knn_bank=100"]
-    report = plan(recipe="cifar10", data_root=tmp_path, epochs=1, overrides=few, steps=3)
+    report = plan(Flags(recipe="cifar10", data_root=tmp_path, epochs=1, overrides=few), steps=3)
     assert report["pictures"]["test"] == 10_000
     stand_in = "as many made-up pictures of its size stand in; nothing was extracted"
     assert f"CIFAR-10 is an archive that was not opened yet: {stand_in}" in report["notes"]
@@ -95,14 +95,14 @@ def test_the_labels_that_vote_in_the_end_count(tmp_path: Path) -> None:
     overrides = ["backbone.width=4", "train.batch_size=32", "method.bn_splits=1", "evaluate.knn_bank=5000"]
     settings = resolve(recipe="cifar10", data_root=tmp_path, overrides=overrides)
     scene = find_scene(settings, Display())
-    with run_trial(settings, scene, recipe="cifar10") as trial:
+    with run_trial(settings, scene) as trial:
         one, last = _time_evaluation(trial, scene)
         assert last > 3 * one  # features of all 50,000 rather than of 5,000, beside 10,000 of the test
         assert _evaluation_bytes(trial, scene) == 4 * (32 * (3 * 50_000 + 2 * 10_000) + SIMILARITIES)
 
 
 def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:
-    report = plan(data="patterns", overrides=SMALL, steps=3, memory=10**8)
+    report = plan(Flags(data="patterns", overrides=SMALL), steps=3, memory=10**8)
     assert any("may not fit into memory: steps of 4 of its 64 pictures" in note for note in report["notes"])
     assert report["memory"]["needed"] > 10**8
     assert report["advice"][0].startswith(f"memory: {gigabytes(report['memory']['needed'])} needed, 0.1 GB there: ")
@@ -151,7 +151,7 @@ def test_less_evaluation() -> None:
 def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(msvq.preflight.advice, "LONG", 1e-3)
     wide = ["backbone.width=32", "train.batch_size=16", "data.limit=32"]
-    report = plan(data="patterns", overrides=[*SMALL, *wide], epochs=100, steps=3)
+    report = plan(Flags(data="patterns", overrides=[*SMALL, *wide], epochs=100), steps=3)
     lines = report["advice"]
     assert all(line.startswith("100 epochs take ") for line in lines if "epochs take" in line)
     assert any("--set backbone.width=16 takes" in line and "(measured)" in line for line in lines)
@@ -160,7 +160,7 @@ def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_disk_that_is_too_small(monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
     monkeypatch.setattr("msvq.preflight.plan.free_disk", lambda path: 1000)
-    report = plan(data=str(pictures), overrides=["backbone.width=4"], epochs=1, steps=3)
+    report = plan(Flags(data=str(pictures), overrides=["backbone.width=4"], epochs=1), steps=3)
     assert any("give an --out on another disk" in line for line in report["advice"])
     assert any("--set data.mode=stream packs nothing" in line for line in report["advice"])
 
@@ -183,7 +183,7 @@ def test_a_folder_is_listed_and_not_packed(pictures: Path, mode: str) -> None:
 
     before = sorted(packs().rglob("*"))
     settings = ["backbone.width=4", f"data.mode={mode}", "data.workers=1"]
-    report = plan(data=str(pictures), overrides=settings, epochs=2, steps=3)
+    report = plan(Flags(data=str(pictures), overrides=settings, epochs=2), steps=3)
     assert sorted(packs().rglob("*")) == before
     assert report["pictures"] == {"train": 54, "labelled": 54, "test": 6, "classes": 2}
     assert report["disk"]["pack"] == (60 * 32 * 32 * 3 if mode == "store" else 0)
@@ -194,14 +194,14 @@ def test_a_folder_is_listed_and_not_packed(pictures: Path, mode: str) -> None:
 
 def test_pictures_without_labels(pictures: Path) -> None:
     settings = ["backbone.width=4", "data.labels=none"]
-    report = plan(data=str(pictures), overrides=settings, epochs=2, steps=3)
+    report = plan(Flags(data=str(pictures), overrides=settings, epochs=2), steps=3)
     assert report["pictures"] == {"train": 60, "labelled": 0, "test": 0, "classes": 0}
     assert report["seconds"]["evaluation"] > 0
 
 
 def test_the_schedule_of_sizes_is_weighed_by_its_shares() -> None:
     overrides = [*SMALL, "train.resolution=[[0.0, 16], [0.5, 24]]"]
-    seconds = plan(data="patterns", overrides=overrides, epochs=4, steps=3)["seconds"]
+    seconds = plan(Flags(data="patterns", overrides=overrides, epochs=4), steps=3)["seconds"]
     small, large = seconds["resolutions"]
     assert (small["size"], large["size"]) == (16, 24)
     assert seconds["training"] == pytest.approx(8 * (small["seconds"] + large["seconds"]) / 2)

@@ -5,8 +5,8 @@ import pytest
 from msvq.methods import METHODS
 from msvq.reproduce import paper
 from msvq.reproduce.claims import EQUAL, MOMENTUM2, QUEUE
+from msvq.reproduce.experiments import MAIN, STUDIES
 from msvq.reproduce.paper import published
-from msvq.reproduce.studies import MAIN, STUDIES
 
 
 @pytest.mark.parametrize(

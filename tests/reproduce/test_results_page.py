@@ -9,14 +9,14 @@ import pytest
 from tests.reproduce.test_tables import result
 
 from msvq.core.errors import BadInput
-from msvq.reproduce.collect import gather
-from msvq.reproduce.embed import num_blocks, refreshed
+from msvq.reproduce.collect import collect
 from msvq.reproduce.page import write_study
-from msvq.reproduce.running import prepare
+from msvq.reproduce.reproduce import plan_sweep
 from msvq.reproduce.sweep import MANIFEST
-from msvq.reproduce.tables import build
+from msvq.reproduce.tables import build_result
 
-take = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "take_results.py"))["take"]
+script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "take_results.py"))
+take, refresh_page, num_blocks = script["take"], script["refresh_page"], script["num_blocks"]
 
 
 def test_results_figures_and_page_are_taken(tmp_path: Path) -> None:
@@ -42,19 +42,19 @@ def test_a_pages_tables_are_regenerated_from_json(tmp_path: Path) -> None:
     page = tmp_path / "docs" / "results.md"
     start, end = "<!-- result: ../results/knn.json, figure: images/knn.svg -->", "<!-- end of result -->"
     page.write_text(f"# Results\n\n{start}\n99.99 typed by hand\n{end}\n\nDiscussion.\n")
-    text = refreshed(page)
+    text = refresh_page(page)
     assert "typed by hand" not in text
     assert "51.00 ± 1.00" in text and "(images/knn.svg)" in text
     assert text.startswith("# Results\n") and text.endswith("Discussion.\n")
     page.write_text(text)
-    assert (refreshed(page), num_blocks(text)) == (text, 1)
+    assert (refresh_page(page), num_blocks(text)) == (text, 1)
     for wrong in (text.replace(end, ""), text.replace(start, start.replace(" -->", "-->")), text + start, text + end):
         page.write_text(wrong)
         with pytest.raises(BadInput, match="not one of a pair"):
-            refreshed(page)
+            refresh_page(page)
     page.write_text(text.replace("knn.json", "gone.json"))
     with pytest.raises(BadInput, match="which is not there"):
-        refreshed(page)
+        refresh_page(page)
 
 
 OWN = Path(__file__).parents[2] / "results"
@@ -70,7 +70,7 @@ def test_the_projects_own_tables_are_made_of_its_cells(folder: Path) -> None:
         expected = json.loads(file.read_text(encoding="utf-8"))
         words = shlex.split(expected["command"])
         given = dict(zip(words[3::2], words[4::2], strict=True))
-        sweep = prepare(
+        sweep = plan_sweep(
             words[2],
             scale=given["--scale"],
             epochs=int(given["--epochs"]) if "--epochs" in given else None,
@@ -80,8 +80,8 @@ def test_the_projects_own_tables_are_made_of_its_cells(folder: Path) -> None:
             known=folder,
         )
         assert sweep.request.scale.name == folder.name
-        request, found = gather(sweep.request, sweep.out, {}, sweep.known)
-        made = build(request, found, command=expected["command"])
+        request, found = collect(sweep.request, sweep.out, {}, sweep.known)
+        made = build_result(request, found, command=expected["command"])
         assert json.loads(json.dumps(made)) == expected, file.name
 
 
@@ -89,4 +89,4 @@ def test_the_projects_own_page_shows_what_its_files_say() -> None:
     page = Path(__file__).parents[2] / "docs" / "results.md"
     text = page.read_text(encoding="utf-8")
     assert num_blocks(text) > 0
-    assert refreshed(page) == text
+    assert refresh_page(page) == text

@@ -17,14 +17,15 @@ from rich.console import Console
 import msvq
 from msvq.cli import main
 from msvq.core.console import Display
-from msvq.reproduce import running
+from msvq.core.errors import BadInput
+from msvq.core.files import LOCK
+from msvq.reproduce import reproduce as command
 from msvq.reproduce import sweep as sweeping
-from msvq.reproduce.cells import Cell, Task
-from msvq.reproduce.progress import SweepDisplay
-from msvq.reproduce.running import prepare, reproduce
-from msvq.reproduce.showing import show
-from msvq.reproduce.sweep import MANIFEST, make_tasks
-from msvq.reproduce.worker import Held
+from msvq.reproduce.experiments import Cell, Task, make_tasks
+from msvq.reproduce.printing import show
+from msvq.reproduce.reproduce import plan_sweep, reproduce
+from msvq.reproduce.sweep import MANIFEST, SweepDisplay, check_out, sweep_directory
+from msvq.reproduce.worker import TrainingMemory
 from msvq.runs.metrics import read_metrics
 from msvq.train.signals import Interrupted
 
@@ -65,7 +66,7 @@ def test_a_sweep_is_killed_half_way_and_continued(
     cells["msvq"].mkdir()
     (cells["msvq"] / "letter.txt").write_text("not a run")
 
-    sweep = prepare("linear", scale="smoke", methods=ROWS, out=out)
+    sweep = plan_sweep("linear", scale="smoke", methods=ROWS, out=out)
     console = Console(record=True, width=200, file=(tmp_path / "console.txt").open("w"))
     outcome = reproduce(sweep, console=console)
     assert list(outcome.failed) == ["patterns-msvq-s0"]
@@ -108,7 +109,7 @@ def test_a_sweep_is_killed_half_way_and_continued(
     assert all(cell["memory"] > 0 for cell in found["cells"].values())
 
     # Another table of the same runs needs no run at all, and has every row that is there.
-    again = prepare("knn", scale="smoke", methods=ROWS[:1], out=out)
+    again = plan_sweep("knn", scale="smoke", methods=ROWS[:1], out=out)
     assert all(task.is_finished for task in again.tasks)
     knn = reproduce(again, console=Console(quiet=True)).result
     assert [row["row"] for row in knn["rows"]] == ROWS
@@ -117,7 +118,7 @@ def test_a_sweep_is_killed_half_way_and_continued(
     assert (place["last"]["mean"], place["best"]["mean"]) == (curve[-1], max(curve))
 
     # So does the map of two of them.
-    maps = reproduce(prepare("tsne", scale="smoke", out=out), console=Console(quiet=True))
+    maps = reproduce(plan_sweep("tsne", scale="smoke", out=out), console=Console(quiet=True))
     assert {"tsne.png", "tsne.svg"} <= {file.name for file in maps.files}
 
 
@@ -127,9 +128,11 @@ def test_an_interrupted_sweep_leaves_a_table_of_what_is_finished(
     def interrupted(*arguments: object, **options: object) -> None:
         raise Interrupted("0 of 1 cells are finished", signal.SIGINT)
 
-    monkeypatch.setattr(running, "run_tasks", interrupted)
+    monkeypatch.setattr(command, "run_tasks", interrupted)
     with pytest.raises(Interrupted):
-        reproduce(prepare("knn", scale="smoke", methods=["msvq"], out=tmp_path / "sweep"), console=Console(quiet=True))
+        reproduce(
+            plan_sweep("knn", scale="smoke", methods=["msvq"], out=tmp_path / "sweep"), console=Console(quiet=True)
+        )
     found = json.loads((tmp_path / "sweep" / "results" / "knn.json").read_text())
     assert found["rows"][0]["cells"]["patterns"]["seeds_missing"] == 1
 
@@ -228,9 +231,9 @@ def test_memory_is_that_of_training_without_evaluations() -> None:
     def after(*kinds: str) -> int | None:
         for kind in kinds:
             held({"kind": kind})
-        return held.most
+        return held.peak
 
-    held = Held(torch.device("cpu"))
+    held = TrainingMemory(torch.device("cpu"))
     assert after("step", "eval") is None
     without = after("epoch") or 0
     block = torch.ones(2**26)  # 256 MB, of an evaluation
@@ -245,7 +248,7 @@ def test_a_failed_cell_is_told_and_the_exit_code_is_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sweeping, "PROGRAM", STAND_IN)
-    monkeypatch.setattr("msvq.reproduce.collect.measured", lambda *arguments: None)
+    monkeypatch.setattr("msvq.reproduce.collect.read_run", lambda *arguments: None)
     words = ("--scale", "smoke", "--methods", "msvq,byol", "--out", tmp_path / "new", "--compile")
     code, out, err = shell(capsys, "reproduce", "knn", *words)
     assert code == 1, err
@@ -325,8 +328,8 @@ def test_one_task_a_cell_whoever_asks_for_it(tmp_path: Path) -> None:
 def test_the_seconds_of_a_cell_add_up_over_its_continuations(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
     for state, reason in (("stopped", ""), ("failed", "no memory"), ("finished", "")):
-        sweeping.note(tmp_path, "a", 1.0)  # while it runs
-        sweeping.note(tmp_path, "a", 0.5, {"state": state, "reason": reason, "memory": 7})
+        sweeping.add_to_manifest(tmp_path, "a", 1.0)  # while it runs
+        sweeping.add_to_manifest(tmp_path, "a", 0.5, {"state": state, "reason": reason, "memory": 7})
     assert sweeping.read_manifest(tmp_path)["cells"] == {"a": {"seconds": 4.5, "training_memory": 7}}
 
 
@@ -336,7 +339,7 @@ def test_the_seconds_of_a_cell_are_written_down_while_it_runs(tmp_path: Path, mo
     tasks, display = stand_in_tasks(out, monkeypatch, "simsiam")
     monkeypatch.setattr(sweeping, "WRITE", 0.0)
     noted: list[float] = []
-    monkeypatch.setattr(sweeping, "note", lambda out, cell, seconds, answer=None: noted.append(seconds))
+    monkeypatch.setattr(sweeping, "add_to_manifest", lambda out, cell, seconds, answer=None: noted.append(seconds))
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
     started = time.monotonic()
     with pytest.raises(Interrupted):
@@ -361,8 +364,8 @@ def test_other_pictures_are_noticed_before_anything_is_trained(
     assert "the cell patterns-ressl-s0 was trained on other pictures of patterns; give the --data-root" in err
     assert not (out / "cells" / "patterns-msvq-s0").exists()
     (earlier / "checkpoints" / "last.ckpt").unlink()  # killed before it had trained: in nobody's way
-    sweep = prepare("knn", scale="smoke", methods=["msvq"], out=out)
-    running.check_pictures(sweep, sweep.tasks[0], None, Display(Console(quiet=True)))
+    sweep = plan_sweep("knn", scale="smoke", methods=["msvq"], out=out)
+    command.check_pictures(sweep, sweep.tasks[0], None, Display(Console(quiet=True)))
 
 
 def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,3 +375,29 @@ def test_a_dry_run_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert code == 0, err
     assert "4 cells" in told and "hours" in told and "probe" in told
     assert not out.exists()
+
+
+def test_what_a_kill_at_the_start_leaves_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    (tmp_path / f".{MANIFEST}.1234.tmp").write_text('{"scale": "sm')
+    check_out(tmp_path, "smoke")
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(BadInput, match="holds files that are not a sweep"):
+        check_out(tmp_path, "smoke")
+
+
+@pytest.mark.parametrize(
+    "name", [LOCK, "cells", "results", "results/cells", "logs", "logs/errors.log", "logs/patterns-msvq-s0.log"]
+)
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    out, others = tmp_path / "sweep", tmp_path / "others"
+    others.mkdir()
+    (others / "precious").write_text("mine")
+    place = out / name
+    place.parent.mkdir(parents=True)
+    (out / MANIFEST).write_text('{"scale": "smoke", "cells": {}}')
+    place.symlink_to(others if name in ("cells", "results", "results/cells", "logs") else others / "precious")
+    tasks = make_tasks(out, [(Cell("smoke", "patterns", "msvq", (), 0), ())])
+    with pytest.raises(BadInput, match="is a link to"), sweep_directory(out, "smoke", tasks):
+        pass
+    assert [path.read_text() for path in others.iterdir()] == ["mine"]

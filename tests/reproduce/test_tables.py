@@ -12,17 +12,15 @@ import pytest
 from rich.console import Console
 
 from msvq.core.errors import BadInput
-from msvq.reproduce.cells import FINISHED, Cell, Request
 from msvq.reproduce.claims import judge, judge_false_negatives
-from msvq.reproduce.collect import Measured, Score, measured
-from msvq.reproduce.figures import draw_curves
-from msvq.reproduce.formats import markdown, notes, number, spread
-from msvq.reproduce.page import write_page, write_study
-from msvq.reproduce.running import Outcome, check_same_pictures, prepare
-from msvq.reproduce.showing import show
+from msvq.reproduce.collect import Measured, Score, check_same_pictures, read_run
+from msvq.reproduce.experiments import FINISHED, Cell, Request
+from msvq.reproduce.formats import as_csv, claims_csv, latex, markdown, notes, number, spread
+from msvq.reproduce.page import draw_curves, write_page, write_study
+from msvq.reproduce.printing import show
+from msvq.reproduce.reproduce import Outcome, plan_sweep
 from msvq.reproduce.sweep import MANIFEST
-from msvq.reproduce.tables import build, crossings, mean_curve
-from msvq.reproduce.typeset import as_csv, claims_csv, latex
+from msvq.reproduce.tables import build_result, crossings, mean_curve
 
 # Best and last accuracy of three seeds, made up.
 SCORES = {
@@ -49,7 +47,7 @@ def measurement(cell: str, seed: int, best: float, last: float, seconds: float =
 
 
 def made_up(name: str, **options: Any) -> tuple[Request, dict[tuple[str, str, int], Measured]]:
-    request = prepare(name, scale="mini", seeds=3, **options).request
+    request = plan_sweep(name, scale="mini", seeds=3, **options).request
     found = {}
     for (dataset, row, seed), cell in request.cells().items():
         if row in SCORES:
@@ -61,7 +59,7 @@ def made_up(name: str, **options: Any) -> tuple[Request, dict[tuple[str, str, in
 
 def result(name: str = "knn", **options: Any) -> dict[str, Any]:
     request, found = made_up(name, **options)
-    return build(request, found, command=f"msvq reproduce {name}")
+    return build_result(request, found, command=f"msvq reproduce {name}")
 
 
 def row_of(table: dict[str, Any], key: str) -> dict[str, Any]:
@@ -80,9 +78,9 @@ def test_a_place_of_a_table_by_hand() -> None:
 
 
 def test_where_all_labels_vote_the_difference_is_on_the_best_epoch() -> None:
-    paper = prepare("knn", scale="paper", methods=["msvq", "ressl"], datasets=["cifar10"]).request
+    paper = plan_sweep("knn", scale="paper", methods=["msvq", "ressl"], datasets=["cifar10"]).request
     found = {("cifar10", row, 0): measurement(f"cifar10-{row}-s0", 0, 51.0, 50.0) for row in ("msvq", "ressl")}
-    table = build(paper, found, command="")
+    table = build_result(paper, found, command="")
     assert row_of(table, "msvq")["difference"] == pytest.approx(51.0 - 90.16)
     assert "last epoch, all labels" not in markdown(table)
     assert "MSVQ beats ReSSL" in claims_of(table) and "MSVQ beats ReSSL, by all labels" not in claims_of(table)
@@ -143,14 +141,16 @@ def test_times_of_different_machines_are_not_compared(other: dict[str, Any]) -> 
     request, found = made_up("knn")
     place = ("cifar10", "ressl", 1)
     found[place] = replace(found[place], machine={**found[place].machine, **other})
-    cost = next(c for c in build(request, found, command="")["claims"] if "times the time of ReSSL" in c["claim"])
+    cost = next(
+        c for c in build_result(request, found, command="")["claims"] if "times the time of ReSSL" in c["claim"]
+    )
     assert list(cost["ratios"]) == ["0", "2"]
 
 
 def test_times_that_a_compiler_was_waited_for_are_not_compared() -> None:
     request, found = made_up("knn")
     found = {place: replace(one, machine={**one.machine, "compiled": True}) for place, one in found.items()}
-    claims = claims_of(build(request, found, command=""))
+    claims = claims_of(build_result(request, found, command=""))
     ratios = {text: claim["ratios"] for text, claim in claims.items() if "of ReSSL (" in text}
     assert [len(of) for of in ratios.values()] == [0, 3]  # time, memory
 
@@ -170,11 +170,11 @@ def test_claims_of_the_ablations_on_the_papers_own_numbers() -> None:
         "teacher-augmentation": [3.13, 6.89, 4.27, 8.65],
         "teacher-momentum": [0.58, 0.81, 0.23, 0.04],
     }
-    queues = build(prepare("queue-size", scale="paper").request, {}, command="")["claims"]
+    queues = build_result(plan_sweep("queue-size", scale="paper").request, {}, command="")["claims"]
     assert all(claim["published_difference"] > 0 for claim in queues)  # no claim that the paper's own table refutes
     for name, differences in expected.items():
-        request = prepare(name, scale="paper").request
-        claims = build(request, {}, command="")["claims"]
+        request = plan_sweep(name, scale="paper").request
+        claims = build_result(request, {}, command="")["claims"]
         assert [claim["published_difference"] for claim in claims] == pytest.approx(differences)
         assert {claim["verdict"] for claim in claims} == {"not measured"}
 
@@ -254,7 +254,7 @@ def test_the_linear_protocol_in_its_own_columns_is_compared_with_the_published_n
     request, found = made_up("linear", linear=True)
     place = ("cifar10", "msvq", 0)
     found[place] = replace(found[place], scores={**found[place].scores, "linear": Score(60.0, 61.0)})
-    table = build(request, found, command="msvq reproduce linear --linear")
+    table = build_result(request, found, command="msvq reproduce linear --linear")
     row = next(row for row in table["rows"] if row["row"] == "msvq")["cells"]["cifar10"]
     assert row["linear_difference"] == pytest.approx(61.0 - 91.46)
     assert f"{61.0 - 91.46:+.2f}" in markdown(table)
@@ -304,7 +304,7 @@ def test_a_figure_says_how_many_seeds_its_curves_have_and_where_they_cross() -> 
         ]
         found[place] = replace(found[place], knn_curve=curve)
     del found["cifar10", "ressl", 1]
-    figure = build(request, found, command="")
+    figure = build_result(request, found, command="")
     assert figure["panels"][0]["seeds"] == {"MSVQ": 3, "ReSSL": 2, "MoCoV2": 3}
     text = markdown(figure)
     assert (
@@ -372,7 +372,7 @@ def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     result = {"protocol": "linear-100/1", "kind": "linear", "top1": 60.0, "top1_best": 61.0}
     (tmp_path / "eval" / "linear.json").write_text(json.dumps(result))
-    found = measured(Cell("paper", "cifar10", "msvq", (), 0), tmp_path, {})
+    found = read_run(Cell("paper", "cifar10", "msvq", (), 0), tmp_path, {})
     assert found is not None
     assert found.scores["linear"] == Score(last=60.0, best=61.0)
 
@@ -385,7 +385,7 @@ def test_a_compiled_run_says_so(tmp_path: Path, compiled: bool) -> None:
     settings = cell.settings()
     train = settings.train.model_copy(update={"compile": compiled})
     (tmp_path / "config.yaml").write_text(settings.model_copy(update={"train": train}).to_yaml())
-    found = measured(cell, tmp_path, {})
+    found = read_run(cell, tmp_path, {})
     assert found is not None
     assert found.machine.get("compiled", False) == compiled
 
@@ -427,7 +427,7 @@ def test_a_measure_of_fewer_seeds_says_so_in_the_csv() -> None:
     request, found = made_up("linear", methods=["msvq"])
     place = ("cifar10", "msvq", 0)
     found[place] = replace(found[place], scores={**found[place].scores, "linear": Score(60.0, 61.0)})
-    lines = csv.DictReader(io.StringIO(as_csv(build(request, found, command=""))))
+    lines = csv.DictReader(io.StringIO(as_csv(build_result(request, found, command=""))))
     assert {line["measure"]: line["seeds"] for line in lines} == {
         "probe": "3", "linear": "1", "knn": "3", "knn-all": "3",
     }  # fmt: skip

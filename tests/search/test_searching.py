@@ -16,12 +16,12 @@ from tests.search.conftest import NUM, Says, save_arrays
 from tests.search.test_embedding import counting
 
 import msvq
-from msvq.core.checksums import map_checked
+from msvq.core.array_cache import ArrayCache, map_checked
 from msvq.core.console import Display
 from msvq.core.files import indexes
 from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_encoder
-from msvq.search import index, page
+from msvq.search import page
 from msvq.search import search as searching
 from msvq.search.index import Index, _reserve, open_index, unit_rows
 from msvq.search.page import make_thumbnails
@@ -163,12 +163,12 @@ def test_a_damaged_index_stays_until_the_lock_is_held(
     file.write_bytes(b"x" + whole[1:])
 
     @contextmanager
-    def repaired(*arguments: object) -> Iterator[None]:
+    def repaired(*arguments: object, **options: object) -> Iterator[None]:
         assert file.exists()
         file.write_bytes(whole)  # another process has made it, which was waited for
         yield
 
-    monkeypatch.setattr(index, "hold", repaired)
+    monkeypatch.setattr("msvq.core.array_cache.lock", repaired)
     seen = counting(monkeypatch)
     assert len(index_of(small_run, photos)) == NUM
     assert not seen
@@ -184,10 +184,10 @@ def test_an_index_that_cannot_be_read_back_is_one_sentence(
         return real(folder, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(index, "map_checked", broken)
+        patch.setattr("msvq.core.array_cache.map_checked", broken)
         with pytest.raises(msvq.BadInput, match=r"cannot be read back \(No such file"):
             index_of(small_run, photos)
-        patch.setattr(index, "_load", lambda *arguments, **options: None)
+        patch.setattr(ArrayCache, "read", lambda *arguments, **options: None)
         with pytest.raises(msvq.BadInput, match="was deleted"):
             index_of(small_run, photos)
     assert len(index_of(small_run, photos)) == NUM

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from msvq.cli import evaluate, export, info, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
-from msvq.core.console import printable
+from msvq.core.console import say
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_main_process, refuse_planted_driver
 from msvq.core.version import __version__
@@ -45,12 +45,12 @@ def main(arguments: list[str] | None = None) -> None:
             sentence = _full_disk(arguments)
         elif isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
-        _say(f"msvq: {sentence}", style="red")
+        say(Console(stderr=True), f"msvq: {sentence}", "red")
         sys.exit(2)
     except (Stopped, KeyboardInterrupt, typer.Abort) as error:
         told = f": {error}" if isinstance(error, Stopped) else ""
         if is_main_process():
-            _say(f"msvq: interrupted{told}")
+            say(Console(stderr=True), f"msvq: interrupted{told}")
         sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
 
 
@@ -59,11 +59,6 @@ def _full_disk(arguments: list[str]) -> str:
     if command == "pretrain":
         return "the disk is full; free some space: what was saved is kept, and --resume goes on from there"
     return "the disk is full; free some space, and give the command again"
-
-
-def _say(sentence: str, style: str | None = None) -> None:
-    told = printable(sentence)
-    Console(stderr=True).print(told, style=style, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def _version(wanted: bool) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.api import Run, pretrain
+from msvq.core.console import say
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run, write_text
 from msvq.data.sources import open_dataset
@@ -44,7 +45,7 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
     for name, accuracy in rows.items():
         table.add_row(name, f"{accuracy:.1f} %")
     console.print(table)
-    console.print(f"run     {run.path}\nreport  {run.path / 'report.html'}", soft_wrap=True, markup=False)
+    say(console, f"run     {run.path}\nreport  {run.path / 'report.html'}")
     return run
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from msvq.cli.options import Device, OwnBackbone, Root, app
 from msvq.cli.show import show_analysis, show_result
-from msvq.core.console import Display, printable
+from msvq.core.console import Display, say
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
 Checkpoint = Annotated[str, typer.Option(help="last, best (by held-out pictures), or the path of a file.")]
@@ -114,5 +114,4 @@ def report(
     """
     from msvq.report.page import report_on
 
-    path = report_on(runs, out=out)
-    Console().print(printable(f"report  {path}"), soft_wrap=True, markup=False, highlight=False, emoji=False)
+    say(Console(), f"report  {report_on(runs, out=out)}")

@@ -21,7 +21,7 @@ from msvq.cli.options import (
     Stopped,
     app,
 )
-from msvq.core.console import printable
+from msvq.core.console import say
 from msvq.core.launch import is_main_process
 
 
@@ -132,8 +132,7 @@ def pretrain(
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_main_process():
         return
-    where = printable(f"run     {run.path}\nreport  {run.path / 'report.html'}")
-    Console().print(where, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    say(Console(), f"run     {run.path}\nreport  {run.path / 'report.html'}")
 
 
 def _written(out: Path) -> int | None:
@@ -176,10 +175,11 @@ def plan(
     A few steps are timed; nothing is downloaded, packed or trained. A data set that is not there is planned with
     made-up pictures of its size and number. Example: msvq plan --recipe cifar10
     """
+    from msvq.config.resolve import Flags
     from msvq.core.console import Display
     from msvq.preflight import plan as planning
 
-    report = planning.plan(
+    flags = Flags(
         recipe=recipe,
         data=data,
         data_root=data_root,
@@ -189,10 +189,8 @@ def plan(
         overrides=settings or [],
         device=device,
         precision=precision,
-        out=out,
-        steps=steps,
-        display=Display(Console(stderr=True)),
     )
+    report = planning.plan(flags, out=out, steps=steps, display=Display(Console(stderr=True)))
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
@@ -216,10 +214,11 @@ def bench(
 
     Nothing is downloaded or left behind. Example: msvq bench --recipe cifar10 --set backbone.width=16
     """
+    from msvq.config.resolve import Flags
     from msvq.core.console import Display
     from msvq.preflight import bench as timing
 
-    report = timing.bench(
+    flags = Flags(
         recipe=recipe,
         data=data,
         data_root=data_root,
@@ -228,9 +227,8 @@ def bench(
         overrides=settings or [],
         device=device,
         precision=precision,
-        steps=steps,
-        display=Display(Console(stderr=True)),
     )
+    report = timing.bench(flags, steps=steps, display=Display(Console(stderr=True)))
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:

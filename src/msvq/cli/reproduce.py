@@ -57,13 +57,14 @@ def reproduce(
     Each cell is an ordinary run: finished ones are skipped, interrupted ones go on, so the same command continues a
     sweep. The exit code is 1 if a cell failed. Example: msvq reproduce linear --scale smoke
     """
-    from msvq.reproduce import running, showing
+    from msvq.reproduce import printing
+    from msvq.reproduce import reproduce as command
 
     console = Console()
     if name is None:
-        showing.show_list(console)
+        printing.show_list(console)
         return
-    sweep = running.prepare(
+    sweep = command.plan_sweep(
         name,
         scale=scale,
         datasets=_names(datasets),
@@ -75,18 +76,17 @@ def reproduce(
         known=known,
     )
     if dry_run:
-        running.check_jobs(jobs)
-        planned = running.dry_run(sweep, data_root=data_root, console=Console(stderr=True))
-        showing.show_plan(sweep, planned, jobs, console)
+        planned = command.dry_run(sweep, data_root=data_root, jobs=jobs, console=Console(stderr=True))
+        printing.show_plan(sweep, planned, jobs, console)
         return
     try:
-        outcome = running.reproduce(
+        outcome = command.reproduce(
             sweep, data_root=data_root, download=download, jobs=jobs, compiled=compiled, console=console
         )
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
         raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
-    showing.show(outcome, console)
+    printing.show(outcome, console)
     raise typer.Exit(int(bool(outcome.failed)))
 
 

@@ -13,7 +13,7 @@ from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, explain, known_keys, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
-from msvq.data.sources import RECIPE_OF
+from msvq.data.sources import RECIPE_OF, is_path
 from msvq.methods import METHODS
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
@@ -42,6 +42,11 @@ class Flags:
         """The settings that they ask for. `base`: those of a run that goes on, unless a recipe is named."""
         flags = {field.name: getattr(self, field.name) for field in fields(self)}
         return resolve(base=base if self.recipe is None else None, **flags)
+
+    def kept(self, settings: Settings) -> list[str] | None:
+        """What was named of the settings, where the rest is fitted to one's own pictures; None: nothing is fitted."""
+        fitted = self.recipe is None and is_path(settings.data.source)
+        return [text.partition("=")[0].strip() for text in self.overrides] if fitted else None
 
 
 def read_config(path: Path) -> Settings:

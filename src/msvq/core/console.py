@@ -23,6 +23,12 @@ def printable(text: str) -> str:
     return shown.encode(errors="backslashreplace").decode()
 
 
+def say(console: Console, sentence: str, style: str | None = None) -> None:
+    """Print a sentence as it is, in letters that the terminal or file can hold."""
+    known = printable(sentence).encode(console.encoding, "backslashreplace").decode(console.encoding)
+    console.print(known, style=style, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
 class Display:
     """Shows how far a piece of work is."""
 
@@ -30,9 +36,8 @@ class Display:
         self.console = console or Console(quiet=True)
 
     def note(self, sentence: str) -> None:
-        """Print a sentence, in letters that the terminal or file can hold."""
-        known = printable(sentence).encode(self.console.encoding, "backslashreplace").decode(self.console.encoding)
-        self.console.print(known, soft_wrap=True, markup=False, highlight=False, emoji=False)
+        """Print a sentence."""
+        say(self.console, sentence)
 
     @contextmanager
     def busy(self, description: str) -> Iterator[None]:

@@ -3,9 +3,12 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from filelock import FileLock, Timeout
 
 from msvq.core.errors import BadInput
 
@@ -47,6 +50,26 @@ def check_no_link(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; what cannot be encoded (a file name's odd bytes) is written as an escape."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
+
+
+@contextmanager
+def lock(path: Path, on_busy: Callable[[], Exception | None] | None = None, *, timeout: float = 0) -> Iterator[None]:
+    """Hold a lock file, which the system frees if this process dies.
+
+    If another process still holds it after `timeout` seconds, `on_busy` gives the error to raise, or None to wait on;
+    without it, that is a TimeoutError.
+    """
+    file_lock = FileLock(path, thread_local=False)
+    try:
+        file_lock.acquire(timeout=timeout)
+    except Timeout as busy:
+        if (error := busy if on_busy is None else on_busy()) is not None:
+            raise error from None
+        file_lock.acquire()
+    try:
+        yield
+    finally:
+        file_lock.release()
 
 
 def expanduser(path: str | Path) -> Path:
@@ -135,6 +158,41 @@ def check_not_of_a_run(option: str, path: Path) -> None:
     for folder in place.parents:
         if place.relative_to(folder).parts[0] in RUN_FILES and is_run(folder):
             raise BadInput(f"{option} {str(path)!r} would write over the run in {str(folder)!r}; choose another place")
+
+
+# --- may a command write there?
+
+
+def holds_already(out: Path, what: str, found: bool, *, leftovers: bool) -> bool:
+    """Whether the folder `--out` holds `what` (if that was `found`); raises if it holds anything else.
+
+    With `leftovers`, a folder of nothing but a lock and temporary files counts as empty.
+    """
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
+    if not out.is_dir() or all(leftovers and (path.name == LOCK or is_temporary(path)) for path in out.iterdir()):
+        return False
+    if not found:
+        raise BadInput(f"--out {str(out)!r} holds files that are not {what}; choose another directory")
+    return True
+
+
+def check_output_file(option: str, path: Path, endings: Sequence[str]) -> None:
+    """Raise if a file cannot go there: before any work, not after it."""
+    if path.suffix.lower() not in endings:
+        raise BadInput(f"{option} {str(path)!r} should end in {' or '.join(endings)}")
+    if path.is_dir():
+        raise BadInput(f"{option} {str(path)!r} is a folder; name a file in it, such as features{endings[0]}")
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{option} {str(path)!r}: there is no folder {str(path.absolute().parent)!r}; make it first")
+    check_not_of_a_run(option, path)
+
+
+def check_not_the_input(option: str, path: Path, data: str) -> None:
+    """Raise if a file to write is the one that the pictures come from."""
+    read = expanduser(data)
+    if path.is_file() and read.is_file() and path.samefile(read):
+        raise BadInput(f"{option}: {str(path)!r} is the file that --data reads, and would be lost; choose another name")
 
 
 # --- where downloads and caches are

@@ -31,7 +31,7 @@ def child_environment(**more: str) -> dict[str, str]:
 
 def safe_path() -> list[str]:
     """`sys.path` without the current folder, by whatever name, and what else depends on it; and where msvq lies."""
-    here, home = Path.cwd().resolve(), Path(__file__).parent.parent
+    here, home = Path.cwd().resolve(), Path(__file__).parents[2]
     kept = [entry for entry in sys.path if Path(entry).is_absolute() and Path(entry).resolve() != here]
     return kept if str(home) in kept else [str(home), *kept]
 

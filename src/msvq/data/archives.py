@@ -21,11 +21,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from filelock import FileLock, Timeout
-
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import check_no_link
+from msvq.core.files import check_no_link, lock
 
 MAX_BYTES = 20 * 10**9  # no official archive holds more
 TIMEOUT = 30.0  # seconds without an answer
@@ -105,13 +103,8 @@ def _alone(archive: Archive, root: Path, display: Display, needed: int | None = 
         check_no_link(path)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(place)
-        try:
-            held = lock.acquire(timeout=0)
-        except Timeout:
-            display.note(f"another process is busy with {archive.name}: waiting for it")
-            held = lock.acquire()
-        with held:
+        busy = f"another process is busy with {archive.name}: waiting for it"
+        with lock(place, on_busy=lambda: display.note(busy)):
             yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

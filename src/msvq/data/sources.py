@@ -19,7 +19,7 @@ from msvq.data.hub import PREFIX, HubPictures, open_hub
 from msvq.data.listing import Listing, choose, limit_train
 from msvq.data.lists import list_file
 from msvq.data.official import OFFICIAL, read_official
-from msvq.data.packing import open_pack
+from msvq.data.pack import open_pack
 from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.splits import Splits
 from msvq.data.store import ImageDataset, ImageSplit

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from msvq.core.checksums import hash_files
+from msvq.core.array_cache import hash_files
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import expanduser
+from msvq.core.files import expanduser, holds_already
 from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone, write_folder
@@ -82,13 +82,9 @@ def export_run(
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if the folder holds something already; nothing but the files of an earlier export is ever replaced."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(out.iterdir()):
-        return
     listed = _listed(out)
-    if listed is None:
-        raise BadInput(f"--out {str(out)!r} holds files that are not an export; choose another directory")
+    if not holds_already(out, "an export", listed is not None, leftovers=False) or listed is None:
+        return
     if not overwrite:
         raise BadInput(
             f"--out {str(out)!r} holds an export already; replace it with --overwrite, or choose another directory"

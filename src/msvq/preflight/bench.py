@@ -1,15 +1,13 @@
 """`msvq bench`: what a training step costs on this machine, part by part, and how near it comes to the possible."""
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from msvq.config.resolve import resolve
-from msvq.core.console import Display, printable
+from msvq.config.resolve import Flags
+from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device
 from msvq.preflight.machine import forget_peak, peak_memory
@@ -19,35 +17,14 @@ from msvq.preflight.trial_run import Rehearsal, opened_scene, run_trial
 LEAST_STEPS = 3  # a median of fewer says little
 
 
-def bench(
-    *,
-    recipe: str | Path | None = None,
-    data: str | None = None,
-    data_root: str | Path | None = None,
-    method: str | None = None,
-    backbone: str | None = None,
-    overrides: Sequence[str] = (),
-    device: str | None = None,
-    precision: str | None = None,
-    steps: int = 10,
-    display: Display | None = None,
-) -> dict[str, Any]:
-    """Time a recipe's training step. Seconds in, plain values out; the arguments are those of `msvq bench`."""
+def bench(flags: Flags, *, steps: int = 10, display: Display | None = None) -> dict[str, Any]:
+    """Time a recipe's training step. Seconds in, plain values out."""
     check_steps(steps)
-    settings = resolve(
-        recipe=recipe,
-        data=data,
-        data_root=data_root,
-        method=method,
-        backbone=backbone,
-        overrides=overrides,
-        device=device,
-        precision=precision,
-    )
-    display, target = display or Display(), resolve_device(settings.train.device)
+    settings, display = flags.settings(), display or Display()
+    target = resolve_device(settings.train.device)
     with opened_scene(settings, display) as scene:
         forget_peak(target)
-        with run_trial(settings, scene, recipe=recipe, overrides=overrides) as trial:
+        with run_trial(settings, scene, keep=flags.kept(settings)) as trial:
             timings = [_measure(trial, stage, steps, display) for stage in stages(trial.trainer)]
             peak = peak_memory(target)
     return {**describe(trial), "steps": steps, "resolutions": timings, "peak_memory": peak, "notes": list(trial.notes)}
@@ -100,9 +77,9 @@ def _figures(timed: Timing, seconds: float) -> dict[str, float]:
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the report for a person."""
+    say = Display(console).note
     for timing in report["resolutions"]:
         say(
-            console,
             f"{report['method']} on {report['data']}: {report['backbone']}, batches of {report['batch_size']}, "
             f"{timing['size']} pixels, {report['device']} {report['precision']}",
         )
@@ -114,24 +91,18 @@ def show(report: dict[str, Any], console: Console) -> None:
         table.add_row("the limit", *_cells({"share": timing["share_of_limit"], **timing["limit"]}))
         console.print(table)
     say(
-        console,
         "The limit is the networks alone, on pictures that are there already: teachers forward, student forward and "
         "backward. Its share tells how near the step comes to it.",
     )
     if any(timing["share_of_limit"] > 1 for timing in report["resolutions"]):
-        say(console, "A share above 100 % means that other work disturbed the timing: try again, or with more --steps.")
+        say("A share above 100 % means that other work disturbed the timing: try again, or with more --steps.")
     if report["peak_memory"] is not None:
         where = "on the GPU" if report["device"].startswith("cuda") else "by the whole process"
-        say(console, f"Most memory held, {where}: {report['peak_memory'] / 1e9:.2f} GB.")
+        say(f"Most memory held, {where}: {report['peak_memory'] / 1e9:.2f} GB.")
     for note in report["notes"]:
-        say(console, f"note: {note}")
+        say(f"note: {note}")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
     speed = row["pictures_per_second"]
     return f"{row['milliseconds']:,.1f}", f"{row['share']:.1%}", f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
-
-
-def say(console: Console, sentence: str) -> None:
-    """Print a sentence as it is."""
-    console.print(printable(sentence), soft_wrap=True, markup=False, highlight=False, emoji=False)

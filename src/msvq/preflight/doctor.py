@@ -20,7 +20,7 @@ from msvq.core.console import Display
 from msvq.core.files import packs
 from msvq.data.listing import Listing
 from msvq.data.official import OFFICIAL
-from msvq.data.packing import is_packed, pack_bytes
+from msvq.data.pack import is_packed, pack_bytes
 from msvq.data.sources import Found, absolute, fitting_sizes, is_path, limited, locate, probe_sizes
 from msvq.data.splits import Splits
 from msvq.preflight.findings import Finding, find

@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,15 +107,14 @@ def estimate(
     settings: Settings,
     scene: TrialData,
     *,
-    recipe: str | Path | None,
-    overrides: Sequence[str],
+    keep: Sequence[str] | None = None,
     steps: int,
     available: int | None,
     display: Display,
     what: str = "",
 ) -> Estimate:
     """Try the run and add up. `available`: bytes that it may hold; `what` says in a word what is tried."""
-    with run_trial(settings, scene, recipe=recipe, overrides=overrides) as trial:
+    with run_trial(settings, scene, keep=keep) as trial:
         trainer, device = trial.trainer, trial.trainer.device
         epochs = trial.settings.train.epochs
         weights = sum(value.nbytes for value in _state(trainer))

@@ -1,8 +1,8 @@
 """`msvq plan`: what a run will take of time, memory and disk, and what to change if that is too much."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,139 +10,82 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config.resolve import recipe_names, resolve
-from msvq.config.settings import Settings
+from msvq.config.resolve import Flags, recipe_names
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import packs
 from msvq.core.runtime import resolve_device
 from msvq.data.sources import is_path
 from msvq.preflight.advice import Alternative, advise, duration, gigabytes
-from msvq.preflight.bench import check_steps, say
+from msvq.preflight.bench import check_steps
 from msvq.preflight.estimate import Estimate, estimate
 from msvq.preflight.machine import available_memory, free_disk
 from msvq.preflight.trial_run import TrialData, opened_scene
 
 TRIAL_STEPS = 2  # of another setting that is proposed
+TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "device", "precision")  # flags of a command
 NARROW = 16  # width that is proposed; at most half of what there is
 
 
-@dataclass(frozen=True)
-class PlanRequest:
-    """What was asked for, to be asked again with something changed."""
-
-    recipe: str | Path | None
-    data: str | None
-    data_root: str | Path | None
-    method: str | None
-    backbone: str | None
-    epochs: int | None
-    overrides: Sequence[str]
-    device: str | None
-    precision: str | None
-
-    def settings(self) -> Settings:
-        """The settings of a run with these flags."""
-        return resolve(
-            recipe=self.recipe,
-            data=self.data,
-            data_root=self.data_root,
-            method=self.method,
-            backbone=self.backbone,
-            overrides=self.overrides,
-            epochs=self.epochs,
-            device=self.device,
-            precision=self.precision,
-        )
-
-    def command(self, source: str, out: str | Path | None, *, download: bool) -> str:
-        """The command that starts the run."""
-        flags: dict[str, Any] = {"recipe": self.recipe, "data": self.data, "data-root": self.data_root}
-        flags |= {
-            "method": self.method,
-            "backbone": self.backbone,
-            "epochs": self.epochs,
-            "device": self.device,
-            "precision": self.precision,
-        }
-        words = [word for key, value in flags.items() if value is not None for word in (f"--{key}", str(value))]
-        words += [word for text in self.overrides for word in ("--set", text)]
-        name = Path(source).stem if is_path(source) else source
-        place = str(out or f"runs/{name or 'mine'}")
-        return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", place])
-
-
 def plan(
+    flags: Flags,
     *,
-    recipe: str | Path | None = None,
-    data: str | None = None,
-    data_root: str | Path | None = None,
-    method: str | None = None,
-    backbone: str | None = None,
-    epochs: int | None = None,
-    overrides: Sequence[str] = (),
-    device: str | None = None,
-    precision: str | None = None,
     out: str | Path | None = None,
     steps: int = 5,
     memory: int | None = None,
     display: Display | None = None,
 ) -> dict[str, Any]:
-    """Plan a run, as plain values. The arguments are those of `msvq plan`; `memory`: bytes instead of the machine's."""
+    """Plan a run, as plain values. `memory`: bytes instead of the machine's."""
     check_steps(steps)
     display = display or Display()
-    wishes = PlanRequest(recipe, data, data_root, method, backbone, epochs, overrides, device, precision)
-    settings = wishes.settings()
+    settings = flags.settings()
     target = resolve_device(settings.train.device)
     there = available_memory(target) if memory is None else memory
-    with opened_scene(settings, display) as scene:
-        needs = estimate(
-            settings, scene, recipe=recipe, overrides=overrides, steps=steps, available=there, display=display
-        )
+    needs, scene = _estimate(flags, steps, there, display)
     room = {"memory": there, "run": free_disk(Path(out or "runs")), "pack": free_disk(packs())}
 
-    def alternative(flags: str, **changes: Any) -> Alternative | None:
-        return _try(flags, replace(wishes, **changes), there, display)
+    def alternative(words: str, **changes: Any) -> Alternative | None:
+        """What the run would need with other settings; None if they do not go together."""
+        with suppress(BadInput):
+            return Alternative(words, _estimate(replace(flags, **changes), TRIAL_STEPS, there, display, words)[0])
+        return None
 
     def alternatives() -> list[Alternative]:
         """Other settings, tried: costs time, so only if this run is too much."""
         found = []
-        if "fast" in recipe_names() and recipe != "fast":
+        if "fast" in recipe_names() and flags.recipe != "fast":
             found.append(alternative("--recipe fast", recipe="fast", data=settings.data.source))
         if (width := NARROW) < needs.settings.backbone.width and needs.settings.backbone.is_resnet:
             setting = f"backbone.width={width}"
-            found.append(alternative(f"--set {setting}", overrides=[*overrides, setting]))
+            found.append(alternative(f"--set {setting}", overrides=[*flags.overrides, setting]))
         return [one for one in found if one is not None]
 
-    advice = advise(needs, room, alternatives)
-    absent = scene.absent
     return {
         **_facts(needs, scene),
         **_needs(needs, room),
-        "advice": advice,
-        "command": wishes.command(settings.data.source, out, download=absent),
+        "advice": advise(needs, room, alternatives),
+        "command": pretrain_command(flags, settings.data.source, out, download=scene.absent),
         "notes": list(needs.notes),
     }
 
 
-def _try(flags: str, wishes: PlanRequest, available: int | None, display: Display) -> Alternative | None:
-    """What the run would need with other settings, or None if they do not go together."""
-    try:
-        settings = wishes.settings()
-        with opened_scene(settings, display) as scene:
-            needs = estimate(
-                settings,
-                scene,
-                recipe=wishes.recipe,
-                overrides=wishes.overrides,
-                steps=TRIAL_STEPS,
-                available=available,
-                display=display,
-                what=f" with {flags}",
-            )
-    except BadInput:
-        return None
-    return Alternative(flags, needs)
+def _estimate(
+    flags: Flags, steps: int, available: int | None, display: Display, words: str = ""
+) -> tuple[Estimate, TrialData]:
+    settings, what = flags.settings(), f" with {words}" if words else ""
+    with opened_scene(settings, display) as scene:
+        keep = flags.kept(settings)
+        return estimate(settings, scene, keep=keep, steps=steps, available=available, display=display, what=what), scene
+
+
+def pretrain_command(flags: Flags, source: str, out: str | Path | None, *, download: bool) -> str:
+    """The command that starts the run."""
+    told = {name: getattr(flags, name) for name in TOLD if getattr(flags, name) is not None}
+    words = [word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += [word for text in flags.overrides for word in ("--set", text)]
+    name = Path(source).stem if is_path(source) else source
+    place = str(out or f"runs/{name or 'mine'}")
+    return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", place])
 
 
 def _facts(needs: Estimate, scene: TrialData) -> dict[str, Any]:
@@ -182,9 +125,9 @@ def _needs(needs: Estimate, room: dict[str, int | None]) -> dict[str, Any]:
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the plan for a person: a table, then what to change."""
+    say = Display(console).note
     pictures, seconds, memory, disk = (report[key] for key in ("pictures", "seconds", "memory", "disk"))
     say(
-        console,
         f"{report['method']} on {report['data']}: {pictures['train']:,} pictures, {report['backbone']}, batches of "
         f"{report['batch_size']}, {report['device']} {report['precision']}",
     )
@@ -207,7 +150,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         table.add_row("disk for packed pictures", gigabytes(disk["pack"]), gigabytes(disk["free_for_pack"]))
     console.print(table)
     for note in report["notes"]:
-        say(console, f"note: {note}")
+        say(f"note: {note}")
     for line in report["advice"]:
-        say(console, line)
-    say(console, f"Start it with: {report['command']}")
+        say(line)
+    say(f"Start it with: {report['command']}")

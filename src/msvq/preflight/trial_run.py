@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from msvq.config.adapt import fill_from_data, fit_to_data
-from msvq.config.build import build_method, make_augment
+from msvq.config.build import make_augment
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -21,15 +19,13 @@ from msvq.core.files import expanduser
 from msvq.core.runtime import resolve_device
 from msvq.data.hub import PREFIX, HubPictures
 from msvq.data.listing import Listing
-from msvq.data.loader import Loader
 from msvq.data.official import OFFICIAL, find_official
-from msvq.data.packing import is_packed, pack_bytes
-from msvq.data.sources import ARRAYS, check_source, is_path, limited, locate, open_dataset, probe_sizes
+from msvq.data.pack import is_packed, pack_bytes
+from msvq.data.sources import ARRAYS, check_source, limited, locate, open_dataset, probe_sizes
 from msvq.data.splits import Splits
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.data.stream import Stream, Streamed
-from msvq.methods import METHODS
-from msvq.train.limits import room_for_networks
+from msvq.train.pretrain import prepare
 from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
@@ -81,38 +77,23 @@ def opened_scene(settings: Settings, display: Display) -> Iterator[TrialData]:
 
 
 @contextmanager
-def run_trial(
-    settings: Settings, scene: TrialData, *, recipe: str | Path | None, overrides: Sequence[str] = ()
-) -> Iterator[Rehearsal]:
+def run_trial(settings: Settings, scene: TrialData, *, keep: Sequence[str] | None = None) -> Iterator[Rehearsal]:
     """The trainer, in a folder that is gone afterwards.
 
-    Without a recipe, batch and queue follow the number of one's own pictures, but for those in `overrides`.
+    `keep`: settings that were named, where the others follow the number of one's own pictures; None: none do.
     """
-    data, notes = scene.data, [*scene.notes, *scene.data.notes]
-    device = resolve_device(settings.train.device)
-    pictures = data.bank if METHODS[settings.method_name].needs_labels else data.train
-    if recipe is None and is_path(settings.data.source):
-        keep = (text.partition("=")[0].strip() for text in overrides)
-        settings, changes = fit_to_data(settings, len(pictures), keep=keep)
-        notes += changes
-    settings = fill_from_data(settings, data, device)
-    with room_for_networks(torch.device("cpu")):
-        method = build_method(settings, data.size)
-    if not len(pictures):
-        raise BadInput(f"{settings.method_name} learns from labels, and {data.name} has none; choose another --method")
-    loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=device)
-    shown = TrainingDisplay(Console(quiet=True), total_steps=1, epochs=1)
+    settings, method, loader, notes = prepare(settings, scene.data, resolve_device(settings.train.device), keep)
     with tempfile.TemporaryDirectory(prefix="msvq-") as folder:
         trainer = Trainer(
             method,
             loader,
-            make_augment(settings, data),
+            make_augment(settings, scene.data),
             settings.train,
             directory=Path(folder),
-            display=shown,
+            display=TrainingDisplay(Console(quiet=True), total_steps=1, epochs=1),
             precision=settings.train.precision,
         )
-        yield Rehearsal(settings, trainer, tuple(notes))
+        yield Rehearsal(settings, trainer, (*scene.notes, *notes))
 
 
 def find_scene(settings: Settings, display: Display) -> TrialData:

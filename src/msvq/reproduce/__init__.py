@@ -1,1 +1,14 @@
-"""The paper's tables and figures again: what was published, the runs, and the comparison of the two."""
+"""`msvq reproduce`: the paper's tables and figures again, compared with what was published. A client of the library.
+
+In the order of a command:
+
+- reproduce.py    the story: what is asked for, run, collected and written
+- paper.py        every published number
+- experiments.py  studies, their rows, scales, and the runs (cells) that a request comes to
+- estimate.py     how much work those are, and the time that is left
+- sweep.py        runs them: directory, child processes, progress; worker.py is such a process
+- collect.py      what they have measured, here or elsewhere
+- tables.py       a study's numbers as one JSON; claims.py: which of the paper's claims held
+- formats.py      that JSON as tables and sentences, Markdown, LaTeX and CSV
+- page.py         the files and the page; printing.py: the terminal
+"""

@@ -1,15 +1,69 @@
-"""The paper's claims, each as a difference that should be above 0, and whether it was."""
+"""The paper's claims, each as a difference that should be above 0, and whether it was: by a paired test over seeds."""
 
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from scipy import stats
 
 from msvq.reproduce import paper
-from msvq.reproduce.statistics import Paired, paired, verdict
-from msvq.reproduce.studies import stand_in
+from msvq.reproduce.experiments import stand_in
 
 Values = Mapping[int, float]  # seed -> value
 Of = Callable[[str], Values]  # row -> its values
+
+SIGNIFICANT = 0.05
+
+
+class Summary(NamedTuple):
+    """Of the values of several seeds; no deviation for one."""
+
+    mean: float
+    std: float | None
+
+
+def summarise(values: Sequence[float]) -> Summary | None:
+    """Mean and sample deviation (n - 1); nothing of nothing."""
+    if not values:
+        return None
+    return Summary(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+class Paired(NamedTuple):
+    """Differences of two rows, seed by seed."""
+
+    mean: float
+    std: float | None
+    num_seeds: int
+    p: float | None  # one-sided: how likely at least this much is if there were no difference; None for one seed
+
+
+def paired(better: Values, worse: Values) -> Paired | None:
+    """The paired t-test of `better` being larger than `worse`, on the seeds that both have."""
+    differences = [better[seed] - worse[seed] for seed in sorted(set(better) & set(worse))]
+    summary = summarise(differences)
+    if summary is None:
+        return None
+    (mean, std), num, p = summary, len(differences), None
+    if std == 0:  # the same in every seed: as sure as it gets, or no difference at all
+        p = 0.5 if mean == 0 else float(mean < 0)
+    elif std is not None:
+        p = float(stats.t.sf(mean / (std / math.sqrt(num)), num - 1))
+    return Paired(mean, std, num, p)
+
+
+def verdict(found: Paired | None) -> str:
+    """Whether a claim held: by the sign of the mean difference, and by the test in that direction."""
+    if found is None:
+        return "not measured"
+    word = "held" if found.mean > 0 else "not held"
+    if found.p is None:
+        return f"{word}, one seed"
+    against_chance = found.p if found.mean > 0 else 1 - found.p
+    return word if against_chance < SIGNIFICANT else f"{word}, within the noise"
+
 
 # The paper's own choice for each data set, and the second teacher's momentum that equals the first's.
 MOMENTUM2 = {"cifar10": "0.95", "cifar100": "0.93", "stl10": "0.99", "tinyimagenet": "0.99"}
@@ -40,6 +94,10 @@ def _rows(*keys: str) -> Callable[[str], Sequence[str]]:
     return lambda dataset: keys
 
 
+def _row_of(values: Mapping[str, str]) -> Callable[[str], Sequence[str]]:
+    return lambda dataset: (values[stand_in(dataset)],)
+
+
 def _beats(better: str, worse: str, text: str, *only_on: str) -> Claim:
     return Claim(text, _rows(better), _rows(worse), only_on)
 
@@ -58,39 +116,20 @@ _POSITION = (
     _beats("msvq-x5", "msvq", "variation (ii), with X5, beats MSVQ", "cifar100", "stl10", "tinyimagenet"),
     _beats("msvq", "msvq-x5", "MSVQ beats variation (ii), with X5 (the paper: on CIFAR-10 alone)", "cifar10"),
 )
+_MARGIN = f"weak teacher views are far better than strong (our reading: by {FAR:g} points)"
+_UNSTABLE = "then it becomes unstable: the paper's over 32768 (where the paper's own table shows it)"
+_UNEQUAL = "m_2 other than m_1 is better than equal (the paper's m_2 against m_1's)"
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "linear": _FAMILY + _POSITION,
     "knn": _FAMILY + _POSITION,
     "teacher-temperature": (
-        Claim(
-            "the best τ_t is 0.03 or 0.04",
-            _rows("0.03", "0.04"),
-            _rows("0.01", "0.02", "0.05", "0.06", "0.07"),
-        ),
+        Claim("the best τ_t is 0.03 or 0.04", _rows("0.03", "0.04"), _rows("0.01", "0.02", "0.05", "0.06", "0.07")),
     ),
-    "teacher-augmentation": (
-        Claim(
-            f"weak teacher views are far better than strong (our reading: by {FAR:g} points)",
-            _rows("weak"),
-            _rows("strong"),
-            margin=FAR,
-        ),
-    ),
-    "teacher-momentum": (
-        Claim(
-            "m_2 other than m_1 is better than equal (the paper's m_2 against m_1's)",
-            lambda dataset: (MOMENTUM2[stand_in(dataset)],),
-            lambda dataset: (EQUAL[stand_in(dataset)],),
-        ),
-    ),
+    "teacher-augmentation": (Claim(_MARGIN, _rows("weak"), _rows("strong"), margin=FAR),),
+    "teacher-momentum": (Claim(_UNEQUAL, _row_of(MOMENTUM2), _row_of(EQUAL)),),
     "queue-size": (
-        Claim("a larger queue helps: the paper's over 512", lambda dataset: (QUEUE[stand_in(dataset)],), _rows("512")),
-        Claim(
-            "then it becomes unstable: the paper's over 32768 (where the paper's own table shows it)",
-            lambda dataset: (QUEUE[stand_in(dataset)],),
-            _rows("32768"),
-            ("cifar10", "stl10"),
-        ),
+        Claim("a larger queue helps: the paper's over 512", _row_of(QUEUE), _rows("512")),
+        Claim(_UNSTABLE, _row_of(QUEUE), _rows("32768"), ("cifar10", "stl10")),
     ),
     "view-position": _POSITION,
 }
@@ -125,9 +164,8 @@ def as_dict(
     }
 
 
-def judge_cost(dataset: str, what: str, msvq: Values, ressl: Values) -> dict[str, Any]:
+def judge_cost(dataset: str, what: str, ratios: Values) -> dict[str, Any]:
     """One back-propagation and a slight overhead: seconds for a picture, or memory, MSVQ's over ReSSL's."""
-    ratios = {seed: msvq[seed] / ressl[seed] for seed in sorted(set(msvq) & set(ressl))}
     more = "; on a CPU, of the whole process" if what == "memory" else ""
     text = f"MSVQ takes at most {SLIGHT:g} times the {what} of ReSSL (our reading of 'slight overhead'{more})"
     return _ratio_claim(text, dataset, None, ratios, paired(dict.fromkeys(ratios, SLIGHT), ratios))

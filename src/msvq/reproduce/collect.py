@@ -1,16 +1,39 @@
-"""What the runs of a sweep have measured, read from their files."""
+"""What the cells of a sweep have measured: read from their runs, or from small files that say the same without the run.
 
+A sweep leaves such files in results/cells. Another sweep takes them with `--known`, so that a table can be made from
+runs on several machines, or from runs that are no longer there.
+"""
+
+import json
 import re
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from msvq.config.resolve import read_config
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
+from msvq.core.files import write_text
 from msvq.report.records import Points, Record, read_record
-from msvq.reproduce.cells import Cell, Request, Task, check_same, choose_datasets, difference, is_finished
-from msvq.reproduce.sweep import CELLS
+from msvq.reproduce.experiments import (
+    CELLS,
+    MADE_BY,
+    Cell,
+    Place,
+    Request,
+    Task,
+    check_run,
+    check_settings,
+    choose_datasets,
+    is_finished,
+    without_free,
+)
+
+MACHINE = ("msvq", "torch", "processor", "cores", "threads", "device_name", "precision", "data_fingerprint")
 
 
 @dataclass(frozen=True)
@@ -43,98 +66,7 @@ class Measured:
         return {name: float(value) for name, value in known.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class Known:
-    """A cell that was measured elsewhere."""
-
-    path: Path
-    scale: str
-    measured: Measured
-    settings: Mapping[str, Any]
-
-    def check(self, cell: Cell) -> None:
-        """Raise if it is not what the cell is now."""
-        if self.scale != cell.scale:
-            raise BadInput(
-                f"the cell in {str(self.path)!r} is of scale {self.scale}, not {cell.scale}; "
-                f"leave out --known, or give the cells of a sweep like this one"
-            )
-        changed = difference(cell.settings().model_dump(mode="json"), self.settings)
-        if changed is not None:
-            key, now, then = changed
-            raise BadInput(
-                f"the cell in {str(self.path)!r} ran with another {key}: {then!r}, and it is {now!r} now; "
-                f"move that file away to run it again"
-            )
-
-    def covers(self, task: Task) -> bool:
-        """Whether nothing is left to measure of a task that has not been begun here."""
-        return not task.run.exists() and set(task.protocols) <= set(self.measured.scores)
-
-
-Place = tuple[str, str, int]  # data set, row, seed
-
-_SEED = re.compile(r"-s(\d+)$")  # at the end of a cell's name
-
-
-def gather(
-    request: Request, out: Path, known: Mapping[str, Any], elsewhere: Mapping[str, Known] | None = None
-) -> tuple[Request, dict[Place, Measured]]:
-    """What the finished cells of a study have measured, and a request that shows all of them.
-
-    A table keeps what earlier commands have trained for it, of other rows, seeds and data sets; a figure has the curves
-    that were asked for. `known`: what the sweep wrote down, by cell. `elsewhere`: cells that need no run here, but for
-    a map, which is drawn from runs.
-    """
-    elsewhere = elsewhere or {}
-    study, wide = request.study, request
-    if study.kind != "map":  # which is a picture of one run
-        names = [*(path.name for path in (out / CELLS).glob("*")), *elsewhere]
-        seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
-        wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
-    if study.kind == "table":
-        rows = (*study.rows, *study.extra.values())
-        wide = replace(wide, rows=rows, datasets=choose_datasets(study, request.scale, None))
-    found = {}
-    for place, cell in wide.cells().items():
-        run = out / CELLS / cell.name
-        one = measured(cell, run, known.get(cell.name, {})) if _is_same(cell, run) else None
-        record = elsewhere.get(cell.name) if study.kind != "map" else None
-        if record is not None and _says_more(record.measured, one, request.measure) and _is_same(cell, record):
-            one = record.measured
-        if one is not None:
-            found[place] = one
-    datasets, keys, numbers = ({*column} for column in zip(*found, strict=True)) if found else (set(), set(), set())
-    shown = replace(
-        wide,
-        datasets=tuple(name for name in wide.datasets if name in {*datasets, *request.datasets}),
-        rows=tuple(row for row in wide.rows if row.key in {*keys, *(row.key for row in request.rows)}),
-        seeds=tuple(seed for seed in wide.seeds if seed in {*numbers, *request.seeds}),
-        asked=tuple(
-            (dataset, row.key, seed) for dataset in request.datasets for row in request.rows for seed in request.seeds
-        ),
-    )
-    return shown, found
-
-
-def _says_more(known: Measured, one: Measured | None, measure: str) -> bool:
-    """Whether what is known from elsewhere is to be shown in place of a run here."""
-    return one is None or (measure not in one.scores and measure in known.scores)
-
-
-def _is_same(cell: Cell, run: Path | Known) -> bool:
-    """Whether a run is what the cell is now; one that nobody asked for is passed over if not."""
-    try:
-        check_same(cell, run) if isinstance(run, Path) else run.check(cell)
-    except BadInput:
-        return False
-    return True
-
-
-MACHINE = ("msvq", "torch", "processor", "cores", "threads", "device_name", "precision", "data_fingerprint")
-
-
-def measured(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None:
+def read_run(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None:
     """The numbers of a finished run; nothing of another. `known`: what the sweep wrote down about the cell."""
     if not is_finished(run):
         return None
@@ -170,3 +102,135 @@ def _seconds_per_picture(record: Record) -> float | None:
     """The mean over the epochs, which may have crops of different sizes."""
     speeds = [value for _, value in record.curve("images_per_second", "epoch") if value > 0]
     return statistics.fmean(1 / speed for speed in speeds) if speeds else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A cell that was measured elsewhere, and the file that says so."""
+
+    path: Path
+    scale: str
+    measured: Measured
+    settings: Mapping[str, Any]
+
+    def check(self, cell: Cell) -> None:
+        """Raise if it is not what the cell is now."""
+        if self.scale != cell.scale:
+            raise BadInput(
+                f"the cell in {str(self.path)!r} is of scale {self.scale}, not {cell.scale}; "
+                f"leave out --known, or give the cells of a sweep like this one"
+            )
+        check_settings(cell, self.settings, f"in {str(self.path)!r}", "move that file away to run it again")
+
+    def covers(self, task: Task) -> bool:
+        """Whether nothing is left to measure of a task that has not been begun here."""
+        return not task.run.exists() and set(task.protocols) <= set(self.measured.scores)
+
+
+def write_known(
+    results: Path, scale: str, found: Iterable[Measured], cells: Path, known: Mapping[str, Known] | None = None
+) -> list[Path]:
+    """Write down what was found of every cell: of its run in `cells`, or of the file that it is known from."""
+    files = []
+    for one in found:
+        from_elsewhere = (known or {}).get(one.cell)
+        if from_elsewhere is not None and from_elsewhere.measured is one:
+            text = from_elsewhere.path.read_text(encoding="utf-8")
+        else:
+            settings = read_config(cells / one.cell / "config.yaml").model_dump(mode="json")
+            record = {"made_by": MADE_BY, "scale": scale, **asdict(one), "settings": without_free(settings)}
+            text = json.dumps(record, indent=1) + "\n"
+        files.append(results / CELLS / f"{one.cell}.json")
+        write_text(files[-1], text)
+    return files
+
+
+def read_known(folder: Path) -> dict[str, Known]:
+    """Cell -> what is known of it, from a sweep's results or from the files themselves."""
+    if not folder.is_dir():
+        raise BadInput(f"--known {str(folder)!r} is not a folder; name the results of a sweep, such as results/mini")
+    inner = folder / CELLS
+    files = sorted((inner if inner.is_dir() else folder).glob("*.json"))
+    if not files:
+        raise BadInput(f"--known {str(folder)!r} holds no cells; they are in the folder results of a sweep's --out")
+    records = [_read_known(path) for path in files]
+    return {record.measured.cell: record for record in records}
+
+
+_MEASURED = TypeAdapter(Measured)
+
+
+def _read_known(path: Path) -> Known:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = Settings.model_validate(found["settings"]).model_dump(mode="json")  # with what is new since then
+        return Known(path, str(found["scale"]), _MEASURED.validate_python(found), settings)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput(f"{str(path)!r} is no cell of a sweep, or damaged; move it away") from None
+
+
+_SEED = re.compile(r"-s(\d+)$")  # at the end of a cell's name
+
+
+def collect(
+    request: Request, out: Path, manifest: Mapping[str, Any], known: Mapping[str, Known]
+) -> tuple[Request, dict[Place, Measured]]:
+    """What the finished cells of a study have measured, and a request that shows all of them.
+
+    A table keeps what earlier commands have trained for it, of other rows, seeds and data sets; a figure has the curves
+    that were asked for. `manifest`: what the sweep wrote down, by cell. `known`: cells that need no run here, but for
+    a map, which is drawn from runs.
+    """
+    study, wide, asked = request.study, request, request.cells()
+    if study.kind == "map":  # which is a picture of one run
+        known = {}
+    else:
+        names = [*(path.name for path in (out / CELLS).glob("*")), *known]
+        seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
+        wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
+    if study.kind == "table":
+        rows = (*study.rows, *study.extra.values())
+        wide = replace(wide, rows=rows, datasets=choose_datasets(study, request.scale, None))
+    found = {}
+    for place, cell in wide.cells().items():
+        run, record = out / CELLS / cell.name, known.get(cell.name)
+        one = read_run(cell, run, manifest.get(cell.name, {})) if place in asked or _is_same(cell, run) else None
+        if record is not None and _says_more(record.measured, one, request.measure) and _is_same(cell, record):
+            one = record.measured
+        if one is not None:
+            found[place] = one
+    datasets, keys, numbers = ({*column} for column in zip(*found, strict=True)) if found else (set(), set(), set())
+    shown = replace(
+        wide,
+        datasets=tuple(name for name in wide.datasets if name in {*datasets, *request.datasets}),
+        rows=tuple(row for row in wide.rows if row.key in {*keys, *(row.key for row in request.rows)}),
+        seeds=tuple(seed for seed in wide.seeds if seed in {*numbers, *request.seeds}),
+        asked=tuple(asked),
+    )
+    return shown, found
+
+
+def _says_more(known: Measured, one: Measured | None, measure: str) -> bool:
+    """Whether what is known from elsewhere is to be shown in place of a run here."""
+    return one is None or (measure not in one.scores and measure in known.scores)
+
+
+def _is_same(cell: Cell, run: Path | Known) -> bool:
+    """Whether a run is what the cell is now; one that nobody asked for is passed over if not."""
+    try:
+        check_run(cell, run) if isinstance(run, Path) else run.check(cell)
+    except BadInput:
+        return False
+    return True
+
+
+def check_same_pictures(found: Mapping[Place, Measured]) -> None:
+    """Raise if cells of one data set were trained on different pictures: their numbers do not compare."""
+    seen: dict[str, Measured] = {}
+    for (dataset, _, _), one in found.items():
+        first = seen.setdefault(dataset, one)
+        if first.machine.get("data_fingerprint") != one.machine.get("data_fingerprint"):
+            raise BadInput(
+                f"the cells {first.cell} and {one.cell} were trained on different pictures of {dataset}; "
+                f"move one of them away and run it again with the other's --data-root"
+            )

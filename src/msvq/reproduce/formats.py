@@ -1,16 +1,18 @@
-"""A study's JSON for people: tables, sentences and Markdown, made from the JSON alone."""
+"""A study's JSON in other forms: tables and sentences, and these as Markdown, LaTeX and CSV, from the JSON alone."""
 
+import csv
+import io
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msvq.preflight.advice import duration
 from msvq.reproduce.paper import SOURCES, TITLES
-from msvq.reproduce.tables import MEASURES
+from msvq.reproduce.tables import MEASURES, UNMEASURED
 
 DASH = "-"
-CLAIMS, ALSO = "Claims", "also published"  # a section, and a column
-NOTHING: Mapping[str, None] = {"best": None, "last": None}
+CLAIMS, OTHERS = "Claims", "also published"  # a section, and a column
 Result = Mapping[str, Any]
 Grid = tuple[list[str], list[list[str]]]  # header and rows
 
@@ -46,23 +48,23 @@ def table_grid(result: Result, dataset: str) -> Grid:
         columns["best epoch"] = [spread(cell["best"]) for cell in cells]
         columns["last epoch"] = [spread(cell["last"]) for cell in cells]
         if result["measure"] == "knn" and result["fewer_vote"]:
-            columns["last epoch, all labels"] = [spread((cell["knn-all"] or NOTHING)["last"]) for cell in cells]
+            columns["last epoch, all labels"] = [spread((cell["knn-all"] or UNMEASURED)["last"]) for cell in cells]
         columns["difference"] = [number(cell["difference"], sign=True) for cell in cells]
     columns["seeds"] = [str(len(cell["values"]) or DASH) for cell in cells]
     if any(cell["others"] for cell in cells):
-        columns[ALSO] = [also(cell) for cell in cells]
+        columns[OTHERS] = [other_published(cell) for cell in cells]
     return list(columns), [list(line) for line in zip(*columns.values(), strict=True)]
 
 
 def _two_epochs(cells: Sequence[Result], protocol: str) -> dict[str, list[str]]:
     title = {"knn": "kNN"}.get(protocol, protocol)
     return {
-        f"{title}, {epoch} epoch": [spread((cell[protocol] or NOTHING)[epoch]) for cell in cells]
+        f"{title}, {epoch} epoch": [spread((cell[protocol] or UNMEASURED)[epoch]) for cell in cells]
         for epoch in ("best", "last")
     }
 
 
-def also(cell: Result) -> str:
+def other_published(cell: Result) -> str:
     """What else was published of a place, with the sources."""
     return "; ".join(f"{number(other['value'])} ({other['source']})" for other in cell["others"]) or DASH
 
@@ -108,7 +110,7 @@ def curve_grid(panel: Mapping[str, Any]) -> Grid:
 
 def notes(result: Result) -> list[str]:
     """What a reader has to know to read the numbers."""
-    said = [f"Scale {result['scale']}: {result['scale_note']}."]
+    said, rows = [f"Scale {result['scale']}: {result['scale_note']}."], result.get("rows", ())
     if result["kind"] == "table":
         said.append(f"Accuracy in percent by {MEASURES[result['measure']]}; mean ± standard deviation over seeds.")
         if result["measure"] == "knn" and result["fewer_vote"]:
@@ -118,25 +120,23 @@ def notes(result: Result) -> list[str]:
             )
         elif result["measure"] != "probe":
             said.append("The difference is taken on the best epoch, which was chosen on the test pictures.")
-        if any(row["row"] == "supervised" for row in result["rows"]):
+        if any(row["row"] == "supervised" for row in rows):
             said.append("Supervised is judged by its features, as every other row.")
-    used = {o["source"] for row in result.get("rows", ()) for cell in row["cells"].values() for o in cell["others"]}
-    used |= {cell["source"] for row in result.get("rows", ()) for cell in row["cells"].values() if cell["source"]}
+    cells, panels = [cell for row in rows for cell in row["cells"].values()], result.get("panels", ())
+    used = {cell["source"] for cell in cells} | {other["source"] for cell in cells for other in cell["others"]}
     said += [f"{source}: {SOURCES[source]}." for source in SOURCES if source in used]
-    panels = result.get("panels", ())
     for panel in panels:
         seeds = ", ".join(f"{name} {number}" for name, number in panel["seeds"].items())
         said.append(f"Seeds on {TITLES[panel['dataset']]}: {seeds or 'none'}.")
-    missing = sum(cell["seeds_missing"] for row in result.get("rows", ()) for cell in row["cells"].values())
-    missing += sum(panel["seeds_missing"] for panel in panels)
+    missing = sum(one["seeds_missing"] for one in (*cells, *panels))
     if missing:
         said.append(f"{missing} of the runs have not been made, or were not measured like this.")
     if result["claims"]:
         said.append("p: one-sided paired t-test over seeds; a claim is held if the mean says so and p is below 0.05.")
-    return [*said, *taken(result["cells"].values())]
+    return [*said, *timing_note(result["cells"].values())]
 
 
-def taken(cells: Iterable[Mapping[str, Any]]) -> list[str]:
+def timing_note(cells: Iterable[Mapping[str, Any]]) -> list[str]:
     """On what the runs were made and how long they took, each with its evaluations; a sentence for each machine."""
     by_machine: dict[str, list[float]] = {}
     for cell in cells:
@@ -148,10 +148,8 @@ def taken(cells: Iterable[Mapping[str, Any]]) -> list[str]:
             by_machine.setdefault(place, []).append(cell["seconds"])
     sentences = []
     for place, seconds in by_machine.items():
-        each = list(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
-        sentences.append(
-            f"{_count(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {' to '.join(each)} each."
-        )
+        each = " to ".join(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
+        sentences.append(f"{_count(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {each} each.")
     return sentences
 
 
@@ -170,21 +168,6 @@ def sections(result: Result) -> list[tuple[str, Grid]]:
     return made
 
 
-def without(grid: Grid, column: str) -> Grid:
-    """A table with one column less."""
-    header, rows = grid
-    kept = [place for place, name in enumerate(header) if name != column]
-    return [header[place] for place in kept], [[row[place] for place in kept] for row in rows]
-
-
-def claim_lines(grid: Grid) -> list[str]:
-    """The claims as text, for where a table of them has no room."""
-    lines = []
-    for claim, dataset, told, here, seeds, p, verdict in grid[1]:
-        lines += [f"- {claim}:", f"  {dataset}: {verdict}; here {here}, published {told}, seeds {seeds}, p {p}"]
-    return lines
-
-
 def heading(result: Result) -> str:
     """A result's title in words."""
     kind = result["number"].rstrip("0123456789")
@@ -193,17 +176,14 @@ def heading(result: Result) -> str:
 
 def crossing_sentences(result: Result) -> list[str]:
     """Where curves cross."""
-    return [
-        f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} between {_moment(panel, one['after'])} "
-        f"and {_moment(panel, one['until'])}"
-        + (
-            " (one seed)."
-            if one["seeds"] == 1
-            else f", by the mean; then it is ahead in {one['seeds_ahead']} of {one['seeds']} seeds."
-        )
-        for panel in result.get("panels", ())
-        for one in panel["crossings"]
-    ]
+    said = []
+    for panel in result.get("panels", ()):
+        for one in panel["crossings"]:
+            between = f"{_moment(panel, one['after'])} and {_moment(panel, one['until'])}"
+            seeds = f", by the mean; then it is ahead in {one['seeds_ahead']} of {one['seeds']} seeds."
+            end = " (one seed)." if one["seeds"] == 1 else seeds
+            said.append(f"{TITLES[panel['dataset']]}: {one['ahead']} overtakes {one['behind']} between {between}{end}")
+    return said
 
 
 def _moment(panel: Result, epoch: float) -> str:
@@ -217,12 +197,94 @@ def markdown(result: Result, *, figure: str | None = None) -> str:
     if figure is not None:
         parts.append(f"![{result['title']}]({figure})")
     for title, (header, rows) in sections(result):
-        lines = [f"| {' | '.join(map(_cell, line))} |" for line in (header, ["---"] * len(header), *rows)]
+        cells = [[text.replace("|", "\\|") for text in line] for line in (header, ["---"] * len(header), *rows)]
+        lines = [f"| {' | '.join(line)} |" for line in cells]
         parts.append(f"**{title}**\n\n" + "\n".join(lines))
     parts += crossing_sentences(result)
     parts.append("\n".join(f"- {note}" for note in [*notes(result), f"Command: `{result['command']}`"]))
     return "\n\n".join(parts) + "\n"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def latex(result: Result) -> str:
+    """The same tables for a paper; plain LaTeX, no packages."""
+    parts = [f"% {heading(result)}", f"% {result['command']}"]
+    for title, (header, rows) in sections(result):
+        first, *body = (" & ".join(map(_tex, line)) + r" \\" for line in (header, *rows))
+        start = rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}"
+        lines = [f"% {title}", start, r"\hline", first, r"\hline", *body, r"\hline", r"\end{tabular}"]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+_TEX = {"τ_t": r"$\tau_t$", "m_1": "$m_1$", "m_2": "$m_2$", "±": r"$\pm$", "~": r"\textasciitilde{}"}
+_TEX |= {letter: rf"\{letter}" for letter in "&%#_{}"}
+_TO_TEX = re.compile("|".join(map(re.escape, _TEX)))
+
+
+def _tex(text: str) -> str:
+    """Text as LaTeX wants it; a minus sign is one."""
+    return re.sub(r"^-(?=\d)", "$-$", _TO_TEX.sub(lambda found: _TEX[found[0]], text))
+
+
+CSV_COLUMNS = (
+    "study", "scale", "measure", "dataset", "row", "backprop", "published", "source",
+    "best_mean", "best_std", "last_mean", "last_std", "difference", "seeds", "also_published",
+)  # fmt: skip
+CURVE_COLUMNS = ("study", "scale", "dataset", "series", "epoch", "mean", "std")
+CLAIM_COLUMNS = (
+    "study", "scale", "dataset", "claim", "published_difference", "difference", "std", "seeds", "p", "verdict",
+)  # fmt: skip
+
+
+def as_csv(result: Result) -> str:
+    """A line for each number, unrounded: of a table's places by each measure, or of a figure's points."""
+    if result["kind"] == "table":
+        return _csv(CSV_COLUMNS, _table_lines(result))
+    curves = [
+        {**point, "dataset": panel["dataset"], "series": name}
+        for panel in result.get("panels", ())
+        for name, points in panel["series"].items()
+        for point in points
+    ]
+    return _csv(CURVE_COLUMNS, (_of(result) | line for line in curves))
+
+
+def claims_csv(result: Result) -> str:
+    """A line for each claim; of costs and counts, the differences are ratios."""
+    lines = []
+    for claim in result["claims"]:
+        ratio = {"published_difference": claim["published_ratio"]} if claim.get("ratios") else {}
+        lines.append(_of(result) | claim | ratio)
+    return _csv(CLAIM_COLUMNS, lines)
+
+
+def _of(result: Result) -> dict[str, Any]:
+    return {"study": result["name"], "scale": result["scale"]}
+
+
+def _csv(columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _table_lines(result: Result) -> Iterable[Mapping[str, Any]]:
+    """Published numbers stand beside the table's own measure, and beside what the difference is taken on."""
+    measure = result["measure"]
+    compared = "knn-all" if measure == "knn" and result["fewer_vote"] else measure
+    for row in result["rows"]:
+        for dataset, cell in row["cells"].items():
+            place = _of(result) | {"dataset": dataset, "row": row["row"], "backprop": row["backprop"]}
+            values = {measure: cell | {"seeds": len(cell["values"])}}
+            values |= {name: cell[name] for name in ("linear", "knn", "knn-all") if cell.get(name)}
+            differences = {measure: None, compared: cell["difference"]}
+            if cell["linear_difference"] is not None:
+                differences["linear"] = cell["linear_difference"]
+            for name, value in values.items():
+                means = {f"{epoch}_{key}": of for epoch in ("best", "last") for key, of in (value[epoch] or {}).items()}
+                told = {"published": cell["published"], "source": cell["source"]} if name in differences else {}
+                others = {"also_published": other_published(cell) if name == measure else ""}
+                numbers = {"measure": name, "difference": differences.get(name), "seeds": value["seeds"]}
+                yield place | means | told | numbers | others

@@ -142,24 +142,9 @@ VIEW_POSITION: dict[str, Row] = {
 }
 
 # BackProp of table 4: passes of the student. Supervised has none there.
-BACKPROP = {
-    "supervised": "-",
-    "simclr": "2x",
-    "byol": "2x",
-    "simsiam": "2x",
-    "mocov2": "1x",
-    "ressl": "1x",
-    "cmsf": "2x",
-    "unmix": "2x",
-    "snclr": "2x",
-    "sce": "2x",
-    "msv": "1x",
-    "mq": "1x",
-    "msvq": "1x",
-    "msvq-dagger": "1x",
-    "msvq-x3": "1x",
-    "msvq-x5": "1x",
-}
+_ONCE = ("mocov2", "ressl", "msv", "mq", "msvq", "msvq-dagger", "msvq-x3", "msvq-x5")
+_TWICE = ("simclr", "byol", "simsiam", "cmsf", "unmix", "snclr", "sce")
+BACKPROP = {"supervised": "-", **dict.fromkeys(_ONCE, "1x"), **dict.fromkeys(_TWICE, "2x")}
 
 # Figure 5: no numbers are printed; the text says that "all" finds close to twice the false negatives of one view.
 FALSE_NEGATIVES_RATIO = 2.0

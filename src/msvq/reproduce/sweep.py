@@ -1,4 +1,7 @@
-"""Runs the cells of a sweep: finished ones are skipped, begun ones go on, failed ones stop no other."""
+"""Runs the cells of a sweep: finished ones are skipped, begun ones go on, failed ones stop no other.
+
+A sweep is a directory with a manifest; its cells run in child processes (worker.py), as many at once as one likes.
+"""
 
 import json
 import os
@@ -8,46 +11,39 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import LOCK, check_no_link, is_temporary, write_text
+from msvq.core.files import check_no_link, holds_already, write_text
 from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
-from msvq.reproduce.cells import MADE_BY, Cell, Task, check_same
-from msvq.reproduce.progress import SweepDisplay
+from msvq.reproduce.estimate import count_work, time_left
+from msvq.reproduce.experiments import CELLS, MADE_BY, Task
+from msvq.runs.metrics import read_metrics
 from msvq.runs.run_dir import locked
 from msvq.train.signals import Interrupted, Interruptions
 
-MANIFEST, CELLS, LOGS, RESULTS = "sweep.json", "cells", "logs", "results"
-ERRORS = "errors.log"
+MANIFEST, RESULTS, LOGS, ERRORS = "sweep.json", "results", "logs", "errors.log"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
 LOOK = 0.5  # seconds between looks at how far the cells are
 WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
 GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
 
 
-def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[Task]:
-    """One task a cell, whoever asks for it."""
-    tasks: dict[Cell, tuple[str, ...]] = {}
-    for cell, protocols in wanted:
-        tasks[cell] = tuple(dict.fromkeys((*tasks.get(cell, ()), *protocols)))
-    return [Task(cell, out / CELLS / cell.name, protocols) for cell, protocols in tasks.items()]
-
-
-def check_place(out: Path, scale: str) -> None:
+def check_out(out: Path, scale: str) -> None:
     """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or all(path.name == LOCK or is_temporary(path) for path in out.iterdir()):
+    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=True):
         return
-    if not (out / MANIFEST).is_file():
-        raise BadInput(f"--out {str(out)!r} holds files that are not a sweep; choose another directory")
     known = read_manifest(out)
     if known["scale"] != scale:
         raise BadInput(
@@ -65,31 +61,31 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
-    """The sweep's directory, checked and for us alone; nothing is changed if something is wrong with it."""
-    check_place(out, scale)
-    for task in tasks:
-        check_same(task.cell, task.run)
+def sweep_directory(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
+    """The directory of a sweep, for us alone, with no link in it through which other files would be written."""
     logs = [out / LOGS / name for name in (ERRORS, *(f"{task.cell.name}.log" for task in tasks))]
     for path in (out / CELLS, out / RESULTS, out / RESULTS / CELLS, out / LOGS, *logs):
         check_no_link(path)
     with locked(out):
-        check_place(out, scale)  # another process may have been here meanwhile
+        check_out(out, scale)  # another process may have been here since it was asked for
         if not (out / MANIFEST).is_file():
-            manifest = {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": {}}
-            write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+            _write_manifest(out, {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": {}})
         yield
 
 
-def note(out: Path, cell: str, seconds: float, answer: Mapping[str, Any] | None = None) -> None:
-    """Write down what a cell took since the last note, all together, and if it is over why it failed if it did."""
-    manifest = read_manifest(out)
-    known, answer = manifest["cells"].get(cell, {}), answer or {}
+def add_to_manifest(out: Path, cell: str, seconds: float, answer: Mapping[str, Any] | None = None) -> None:
+    """Write down what a cell took since the last time, all together; if it is over, also why it failed if it did."""
+    manifest, answer = read_manifest(out), answer or {}
+    known = manifest["cells"].get(cell, {})
     seconds += known.get("seconds", 0.0)
     failed = {"failed": answer["reason"]} if answer.get("state") == "failed" else {}
     memory = max(known.get("training_memory") or 0, answer.get("memory") or 0)
     held = {"training_memory": memory} if memory else {}
     manifest["cells"][cell] = {"seconds": round(seconds, 1), **held, **failed}
+    _write_manifest(out, manifest)
+
+
+def _write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
     write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
@@ -210,6 +206,80 @@ class Pool:
                 worker.process.wait()
 
 
+class SweepDisplay:
+    """How far all cells are together: one bar in a terminal, a line for each elsewhere; both with the time left."""
+
+    def __init__(self, console: Console, tasks: Sequence[Task]) -> None:
+        self.say, self.num = Display(console).note, len(tasks)
+        self.work = {task.cell.name: count_work(task.cell, task.protocols) for task in tasks}
+        finished = [task.cell.name for task in tasks if task.is_finished]
+        self.total, self.done = sum(one.total for one in self.work.values()), len(finished)
+        self.achieved = {name: self.work[name].total for name in finished}
+        self.running: dict[str, tuple[Task, float]] = {}  # with the time of its start
+        self.before: float | None = None
+        self.looked = 0.0
+        self.bar: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
+            self.bar = Progress(*columns, console=console)
+
+    def __enter__(self) -> Self:
+        self.started, self.before = time.monotonic(), None
+        if self.bar is not None:
+            self.bar.start()
+            self.task = self.bar.add_task("starting", total=max(1.0, self.total), facts="")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def begin(self, task: Task) -> None:
+        """A cell starts, or goes on."""
+        name = task.cell.name
+        self.running[name] = (task, time.monotonic())
+        self.achieved[name] = self.work[name].done(task)
+        if self.before is not None:
+            self.before += self.achieved[name]  # an earlier sweep's work says nothing about our speed
+        going_on = " goes on" if self.achieved[name] else ""
+        if self.bar is None:
+            self.say(f"[{self.done + len(self.running)}/{self.num}] {name}{going_on} ...")
+
+    def end(self, task: Task, answer: Mapping[str, Any]) -> None:
+        """A cell is over."""
+        name, run = task.cell.name, task.run
+        _, started = self.running.pop(name)
+        took = f"{name}: {answer['state']} after {timedelta(seconds=round(time.monotonic() - started))}"
+        if answer["state"] == "finished":
+            self.done += 1
+        scores = [line["knn_top1"] for line in read_metrics(run / "metrics.jsonl") if line.get("knn_top1") is not None]
+        knn = f", kNN {scores[-1]:.1f} %" if scores and answer["state"] == "finished" else ""
+        why = f" ({answer['reason']})" if answer["reason"] else ""
+        if answer["state"] != "stopped":
+            self.achieved[name] = self.work[name].total
+        self.say(f"{took}{knn}{why}; {self._left()}")
+
+    def look(self) -> None:
+        """See how far the running cells are; every few seconds is enough."""
+        if self.before is None:
+            self.before = sum(self.achieved.values())
+        if time.monotonic() - self.looked < 2:
+            return
+        self.looked = time.monotonic()
+        for name, (task, _) in self.running.items():
+            self.achieved[name] = self.work[name].done(task)
+        if self.bar is not None:
+            shares = {name: self.achieved[name] / max(1.0, self.work[name].total) for name in self.running}
+            names = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            done, cells = sum(self.achieved.values()), f"{self.done}/{self.num} cells"
+            self.bar.update(self.task, completed=done, description=cells, facts=f"{names}  {self._left()}")
+
+    def _left(self) -> str:
+        done = sum(self.achieved.values())
+        left = time_left(time.monotonic() - self.started, self.before or 0.0, done, self.total)
+        return "time left not known yet" if left is None else f"{timedelta(seconds=round(left))} left"
+
+
 def run_tasks(
     out: Path,
     tasks: Sequence[Task],
@@ -242,14 +312,14 @@ def run_tasks(
                 over = pool.wait()
                 for worker in pool.workers:
                     if worker.task is not None and time.monotonic() - worker.noted > WRITE:
-                        note(out, worker.task.cell.name, worker.since_note())
+                        add_to_manifest(out, worker.task.cell.name, worker.since_note())
                 if over is not None:
                     task, seconds, answer = over
                     if answer["state"] == "failed" and stop.wanted is not None:
                         answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
                     elif answer["state"] == "stopped" and stop.wanted is None:
                         answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
-                    note(out, task.cell.name, seconds, answer)
+                    add_to_manifest(out, task.cell.name, seconds, answer)
                     if answer["state"] == "failed":
                         failed[task.cell.name] = answer["reason"]
                     display.end(task, answer)

@@ -1,21 +1,20 @@
 """A study's results as plain values: what is written to its JSON file, from which every other form is made."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
 
 from msvq.report.records import Points
 from msvq.reproduce import paper
-from msvq.reproduce.cells import Request
-from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives
-from msvq.reproduce.collect import Measured, Place
-from msvq.reproduce.statistics import summarise
-from msvq.reproduce.studies import Row
+from msvq.reproduce.claims import judge, judge_cost, judge_false_negatives, summarise
+from msvq.reproduce.collect import Measured, Score
+from msvq.reproduce.experiments import Place, Request, Row
 
 ALIKE = ("processor", "threads", "device_name", "precision", "compiled")  # of two runs whose times are compared
 Found = Mapping[Place, Measured]  # what the finished cells measured
 
+UNMEASURED: Mapping[str, Any] = {"best": None, "last": None}
 MEASURES = {
     "knn": "weighted kNN, k = 200, T = 0.1, on the student's features",
     "linear": "linear evaluation, 100 epochs (the paper's protocol)",
@@ -23,7 +22,7 @@ MEASURES = {
 }
 
 
-def build(request: Request, found: Found, *, command: str) -> dict[str, Any]:
+def build_result(request: Request, found: Found, *, command: str) -> dict[str, Any]:
     """Everything that there is to say about a study, with what it was made from."""
     study = request.study
     result: dict[str, Any] = {
@@ -42,10 +41,8 @@ def build(request: Request, found: Found, *, command: str) -> dict[str, Any]:
     }
     if study.kind == "table":
         result["rows"] = [_row(request, row, found) for row in request.rows]
-    elif study.kind == "curves":
-        result["panels"] = [_knn_panel(request, dataset, found) for dataset in request.datasets]
-    elif study.kind == "false-negatives":
-        result["panels"] = [_false_negative_panel(request, dataset, found) for dataset in request.datasets]
+    elif study.kind != "map":
+        result["panels"] = [_panel(request, dataset, found) for dataset in request.datasets]
     result["claims"] = _claims(request, found)
     result["cells"] = _cells(request, found)
     return result
@@ -65,40 +62,42 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
 
     That is taken on the best epoch; but where fewer labels vote than in the paper, on the last, when all of them do.
     """
-    measure = request.measure
-    sources = list(paper.published(request.study.name, row.key, dataset).items())
-    value = paper.main_value(request.study.name, row.key, dataset)
-    main = None if value is None else sources[0]
+    measure, study = request.measure, request.study.name
+    sources = list(paper.published(study, row.key, dataset).items())
+    source, value = (None, None) if paper.main_value(study, row.key, dataset) is None else sources.pop(0)
     cells = {seed: found[dataset, row.key, seed] for seed in request.seeds if (dataset, row.key, seed) in found}
     scores = {seed: cell.scores[measure] for seed, cell in cells.items() if measure in cell.scores}
-    best, last = summarise([s.best for s in scores.values()]), summarise([s.last for s in scores.values()])
-    ours = None if best is None or measure == "probe" else best.mean
-    asked = [seed for seed in request.seeds if request.is_asked(dataset, row.key, seed)]
-    more = {name: _both(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure}
+    asked = [seed for seed in request.seeds if request.is_asked((dataset, row.key, seed))]
+    by_epoch = _by_epoch(scores.values())
+    more = {name: _other_measure(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure}
+    compared = None if measure == "probe" else by_epoch["best"]
     if measure == "knn" and request.fewer_vote:
-        everyone = more.get("knn-all")  # as in the paper, which online kNN with fewer labels is not
-        ours = None if everyone is None else everyone["last"]["mean"]
-    linear = more.get("linear") if request.study.name != "knn" else None  # beside the published linear accuracy
+        compared = (more["knn-all"] or UNMEASURED)["last"]  # as in the paper, which online kNN with fewer labels is not
+    linear = (more.get("linear") or UNMEASURED)["best"] if study != "knn" else None
     return {
-        "published": main and main[1],
-        "source": main and main[0],
-        "others": [{"source": source, "value": value} for source, value in sources if (source, value) != main],
-        "best": best and best._asdict(),
-        "last": last and last._asdict(),
+        "published": value,
+        "source": source,
+        "others": [{"source": source, "value": value} for source, value in sources],
+        **by_epoch,
         **more,
-        "difference": None if ours is None or main is None else ours - main[1],
-        "linear_difference": linear["best"]["mean"] - main[1] if linear and main else None,
+        "difference": compared["mean"] - value if compared and value is not None else None,
+        "linear_difference": linear["mean"] - value if linear and value is not None else None,
         "values": {str(seed): {"best": score.best, "last": score.last} for seed, score in scores.items()},
         "seeds_missing": len(set(asked) - set(scores)) if row.is_on(dataset) else 0,
         "is_there": row.is_on(dataset),
     }
 
 
-def _both(cells: Iterable[Measured], protocol: str) -> dict[str, Any] | None:
-    """What another protocol than the table's says of the same runs, in the best epoch and the last."""
+def _by_epoch(scores: Collection[Score]) -> dict[str, Any]:
+    """Mean and deviation in the best epoch and in the last."""
+    found = {"best": summarise([score.best for score in scores]), "last": summarise([score.last for score in scores])}
+    return {epoch: summary and summary._asdict() for epoch, summary in found.items()}
+
+
+def _other_measure(cells: Iterable[Measured], protocol: str) -> dict[str, Any] | None:
+    """What another protocol than the table's says of the same runs."""
     scores = [cell.scores[protocol] for cell in cells if protocol in cell.scores]
-    best, last = summarise([score.best for score in scores]), summarise([score.last for score in scores])
-    return {"best": best._asdict(), "last": last._asdict(), "seeds": len(scores)} if best and last else None
+    return {**_by_epoch(scores), "seeds": len(scores)} if scores else None
 
 
 def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
@@ -119,27 +118,26 @@ def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
             for claim in judge(request.study.name, dataset, rows, partial(best, measure="knn-all")):
                 claims.append(claim | {"claim": f"{claim['claim']}, by all labels"})
         if request.study.name in ("linear", "knn") and {"msvq", "ressl"} <= set(rows):
-            claims += [judge_cost(dataset, what, *_taken(what, dataset, found)) for what in ("time", "memory")]
+            claims += [judge_cost(dataset, what, _cost_ratios(what, dataset, found)) for what in ("time", "memory")]
         if request.study.kind == "false-negatives":
             claims.append(judge_false_negatives(dataset, _last_found(dataset, found)))
     return claims
 
 
-def _taken(what: str, dataset: str, found: Found) -> tuple[dict[int, float], dict[int, float]]:
-    """Seed -> what MSVQ took, and ReSSL, where both ran on such a machine with as many threads.
+def _cost_ratios(what: str, dataset: str, found: Found) -> dict[int, float]:
+    """Seed -> what MSVQ took over what ReSSL took, where both ran on such a machine with as many threads.
 
     Not the time of compiled runs: who waits for the compiler is a matter of which run came first.
     """
-    msvq, ressl = {}, {}
+    ratios = {}
     for seed in sorted({seed for _, _, seed in found}):
         one, other = (found.get((dataset, row, seed)) for row in ("msvq", "ressl"))
         if one is None or other is None or any(one.machine.get(key) != other.machine.get(key) for key in ALIKE):
             continue
-        if what == "time" and one.machine.get("compiled"):
-            continue
-        if what in one.cost and what in other.cost:
-            msvq[seed], ressl[seed] = one.cost[what], other.cost[what]
-    return msvq, ressl
+        compiled = what == "time" and one.machine.get("compiled")
+        if what in one.cost and what in other.cost and not compiled:
+            ratios[seed] = one.cost[what] / other.cost[what]
+    return ratios
 
 
 def _last_found(dataset: str, found: Found) -> dict[str, dict[int, float]]:
@@ -153,55 +151,34 @@ def _last_found(dataset: str, found: Found) -> dict[str, dict[int, float]]:
 
 
 Curves = dict[str, dict[int, Points]]  # name -> seed -> points
-Curve = list[dict[str, Any]]  # mean and deviation at each epoch
 
 
-def _knn_panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
-    curves: Curves = {row.label: {} for row in request.rows}
-    titles = {row.key: row.label for row in request.rows}
-    for (place, key, seed), one in found.items():
-        if place == dataset:
-            curves[titles[key]][seed] = one.knn_curve
-    return _panel(request, dataset, found, curves, crossings(curves))
-
-
-def _false_negative_panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
-    curves: Curves = {}
-    for (place, _, seed), one in found.items():
-        for view, points in one.false_negatives.items():
-            if place == dataset:
-                curves.setdefault(view.replace("view", "X"), {})[seed] = points
-    return _panel(request, dataset, found, curves, [])
-
-
-def _panel(
-    request: Request, dataset: str, found: Found, curves: Curves, crossed: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def _panel(request: Request, dataset: str, found: Found) -> dict[str, Any]:
     """A figure's curves on one data set: means over the seeds, how many those are, and where the curves cross."""
-    steps = next((one.steps_per_epoch for (place, _, _), one in found.items() if place == dataset), None)
-    asked = [place for place in request.cells() if place[0] == dataset and request.is_asked(*place)]
+    of_knn, labels = request.study.kind == "curves", {row.key: row.label for row in request.rows}
+    curves: Curves = {label: {} for label in labels.values()} if of_knn else {}
+    here = {place: one for place, one in found.items() if place[0] == dataset}
+    for (_, key, seed), one in here.items():
+        views = {view.replace("view", "X"): points for view, points in one.false_negatives.items()}
+        for name, points in ({labels[key]: one.knn_curve} if of_knn else views).items():
+            curves.setdefault(name, {})[seed] = points
+    asked = {place for place in request.cells() if place[0] == dataset and request.is_asked(place)}
     return {
         "dataset": dataset,
-        "steps_per_epoch": steps,
+        "steps_per_epoch": next((one.steps_per_epoch for one in here.values()), None),
         "series": {name: mean_curve(list(by_seed.values())) for name, by_seed in curves.items()},
         "seeds": {name: sum(bool(points) for points in by_seed.values()) for name, by_seed in curves.items()},
-        "seeds_missing": len(set(asked) - set(found)),
-        "crossings": list(crossed),
+        "seeds_missing": len(asked - set(found)),
+        "crossings": crossings(curves) if of_knn else [],
     }
 
 
-def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
+def mean_curve(curves: Sequence[Points]) -> list[dict[str, Any]]:
     """Mean and deviation over the seeds at each epoch that all of them have."""
     by_epoch = [dict(curve) for curve in curves if curve]
-    if not by_epoch:
-        return []
-    shared = sorted(set.intersection(*(set(curve) for curve in by_epoch)))
-    points = []
-    for epoch in shared:
-        summary = summarise([curve[epoch] for curve in by_epoch])
-        assert summary is not None
-        points.append({"epoch": epoch, **summary._asdict()})
-    return points
+    shared = set.intersection(*map(set, by_epoch)) if by_epoch else set()
+    summaries = {epoch: summarise([curve[epoch] for curve in by_epoch]) for epoch in sorted(shared)}
+    return [{"epoch": epoch, **summary._asdict()} for epoch, summary in summaries.items() if summary is not None]
 
 
 def crossings(curves: Curves) -> list[dict[str, Any]]:

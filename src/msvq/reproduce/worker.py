@@ -17,19 +17,18 @@ from types import FrameType
 from typing import Any, TextIO
 
 import torch
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.api import Run, pretrain
 from msvq.config.build import build_method
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import LOCK
+from msvq.core.files import LOCK, lock
 from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
-from msvq.reproduce.cells import MADE_BY, Cell, find_scale, is_finished
+from msvq.reproduce.experiments import MADE_BY, Cell, find_scale, is_finished
 from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.train.signals import Interruptions
@@ -44,13 +43,12 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     Returns the most bytes that training held at once, without evaluations, if it trained and the system tells.
     """
     cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
-    out, data_root = Path(order["out"]), order["data_root"]
+    out, data_root, display = Path(order["out"]), order["data_root"], Display(console)
     if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
-        lock = FileLock(out / LOCK)
-        with suppress(Timeout):  # what is wrong then, the run itself says better
-            lock.acquire(timeout=PATIENCE)
-        lock.release()
-    run, held = Run(out), Held(resolve_device(cell.settings().train.device))
+        # Where it stays busy, the run itself says better what is wrong.
+        with suppress(TimeoutError), lock(out / LOCK, timeout=PATIENCE):
+            pass
+    run, memory = Run(out), TrainingMemory(resolve_device(cell.settings().train.device))
     if not is_finished(out):
         run = pretrain(
             out=out,
@@ -64,24 +62,25 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
             auto_resume=True,
             console=console,
             made_by=MADE_BY,
-            callbacks=[held],
+            callbacks=[memory],
         )
-    for protocol in order["protocols"]:
-        if is_finished(out, [protocol]):
-            continue
+    wanted = [name for name in order["protocols"] if not is_finished(out, [name])]
+    for protocol in wanted:
         if protocol == "map":
-            draw_map(run, data_root, Display(console))
+            draw_map(run, data_root, display)
         else:
-            evaluate(run, protocol=protocol, data_root=data_root, display=Display(console))
-    return held.most
+            evaluate(run, protocol=protocol, data_root=data_root, display=display)
+    if wanted:
+        run.report()  # with what was measured since
+    return memory.peak
 
 
-class Held:
+class TrainingMemory:
     """The most memory that training held at once, without evaluations: it listens to a run's log."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.most: int | None = None
+        self.peak: int | None = None
         self.begun = False
 
     def __call__(self, line: Mapping[str, Any]) -> None:
@@ -92,7 +91,7 @@ class Held:
         if line["kind"] == "eval" or not self.begun:
             forget_peak(self.device)
         elif line["kind"] == "epoch":
-            self.most = max(self.most or 0, peak_memory(self.device) or 0) or None
+            self.peak = max(self.peak or 0, peak_memory(self.device) or 0) or None
         self.begun = True
 
 

@@ -19,7 +19,8 @@ from msvq.core.files import is_temporary, write_atomically
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
 FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
 # A checkpoint is a zip archive, as torch.save writes it. Its checksum is the archive's comment, which stands at the
-# end behind its own length, so that torch.load reads the file as it is.
+# end behind its own length, so that torch.load reads the file as it is. The archive's own checksums do not cover its
+# directory: one bit there, and PyTorch takes a tensor for an empty folder and loads whatever is in memory.
 COMMENT = re.compile(rb"msvq crc32 ([0-9a-f]{8})")
 COMMENT_LENGTH = len(b"msvq crc32 01234567")
 PIECE = 2**22

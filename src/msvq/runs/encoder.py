@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from msvq.config.settings import Settings
-from msvq.core.checksums import Damaged, verified, with_checksum
+from msvq.core.array_cache import Damaged, verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically, write_text
 from msvq.core.runtime import autocast, check_precision, or_too_large, resolve_device, resolve_precision

@@ -16,7 +16,6 @@ from typing import Any
 import numpy
 import torch
 import torchvision
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from msvq.config.resolve import read_config
@@ -28,8 +27,9 @@ from msvq.core.files import (
     RUN_FILES,
     check_no_link,
     check_places,
+    holds_already,
     is_run,
-    is_temporary,
+    lock,
     write_text,
     written_files,
 )
@@ -51,32 +51,25 @@ def locked(out: Path) -> Iterator[None]:
     out.mkdir(parents=True, exist_ok=True)
     path = out / LOCK
     check_no_link(path)
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
+
+    def busy() -> BadInput:
         who = path.read_text(encoding="utf-8", errors="replace").strip()
-        raise BadInput(
+        return BadInput(
             f"another process{f' ({who})' if who else ''} is writing to {str(out)!r}; "
             f"wait for it, or choose another --out"
-        ) from None
-    try:
-        path.write_text(f"{os.getpid()} on {platform.node()}\n", encoding="utf-8")
-        yield
-    finally:
-        path.write_text("", encoding="utf-8")
-        lock.release()
+        )
+
+    with lock(path, on_busy=busy):
+        try:
+            path.write_text(f"{os.getpid()} on {platform.node()}\n", encoding="utf-8")
+            yield
+        finally:
+            path.write_text("", encoding="utf-8")
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or not any(path.name != LOCK and not is_temporary(path) for path in out.iterdir()):
-        return
-    if not is_run(out):
-        raise BadInput(f"--out {str(out)!r} holds files that are not a run; choose another directory")
-    if not overwrite:
+    if holds_already(out, "a run", is_run(out), leftovers=True) and not overwrite:
         raise BadInput(
             f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
             f"or choose another directory"

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
+from msvq.core.files import check_not_the_input, check_output_file, write_text
 from msvq.runs.encoder import load_encoder
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.formats import check_apart, check_file
 from msvq.search.index import open_index
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
 from msvq.search.source import Positions, Source, open_source
@@ -145,13 +144,13 @@ def find_duplicates(
     if not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as {THRESHOLD}, not {threshold}")
     if out is not None:
-        check_file("--out", out, [".csv"])
+        check_output_file("--out", out, [".csv"])
     if html is not None:
-        check_file("--html", html, [".html", ".htm"])
+        check_output_file("--html", html, [".html", ".htm"])
     run = run if isinstance(run, RunDir) else open_run(run)
     for option, path in (("--out", out), ("--html", html)):
         if path is not None:
-            check_apart(option, path, data or run.config.data.source)
+            check_not_the_input(option, path, data or run.config.data.source)
     encoder = load_encoder(run, checkpoint).to(device, precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
     index = open_index(source, encoder, display=display)

@@ -3,27 +3,26 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import ArrayLike, NDArray
 
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import write_atomically, write_text
+from msvq.core.files import LOCK, check_not_the_input, lock, write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
 from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.feature_shards import LOCK, WHOLE, Parts, check_batch_size, check_ours, check_readable
-from msvq.search.formats import Table, check_apart, writer_for
+from msvq.search.feature_shards import WHOLE, Parts, check_batch_size, check_ours, check_readable
+from msvq.search.formats import Table, writer_for
 from msvq.search.source import open_source
 
 BATCH_SIZE = 256
@@ -68,10 +67,12 @@ def embed(
     check_ours(folder)
     run = run if isinstance(run, RunDir) else open_run(run)
     for path in (out, _skipped_path(out)):
-        check_apart("--out", path, data or run.config.data.source)
+        check_not_the_input("--out", path, data or run.config.data.source)
     encoder = load_encoder(run, checkpoint).to(device, precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)
-    with _alone(folder, out):
+    folder.mkdir(exist_ok=True)
+    busy = f"another process is writing {str(out)!r}; wait for it, or choose another --out"
+    with lock(folder / LOCK, on_busy=lambda: BadInput(busy)):
         parts = Parts(folder, source, np.arange(len(source)), encoder)
         try:
             parts.complete(batch_size, display)
@@ -103,21 +104,6 @@ def embed(
         if not again:
             parts.remove()
     return Written(out, len(parts.kept), encoder.feature_dim, skipped, listed, folder if again else None)
-
-
-@contextmanager
-def _alone(folder: Path, out: Path) -> Iterator[None]:
-    """Keep a second process from writing the same file."""
-    folder.mkdir(exist_ok=True)
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BadInput(f"another process is writing {str(out)!r}; wait for it, or choose another --out") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def embed_images(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
 from msvq.core.errors import BadInput
-from msvq.core.files import check_no_link, is_temporary, write_atomically, write_text
+from msvq.core.files import LOCK, check_no_link, is_temporary, write_atomically, write_text
 from msvq.data.decode import PASSING
 from msvq.data.skipping import check_skipped
 from msvq.runs.encoder import CHUNK, LoadedEncoder
@@ -29,7 +29,7 @@ from msvq.search.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other parts
-CARD, WHOLE, LOCK = "parts.json", "whole", ".lock"
+CARD, WHOLE = "parts.json", "whole"
 
 
 @dataclass(frozen=True)

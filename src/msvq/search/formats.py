@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import check_not_of_a_run, expanduser
+from msvq.core.files import check_output_file
 from msvq.search.source import Positions, Source
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]
@@ -136,27 +136,9 @@ Writer = Callable[[BinaryIO, Table, Advance], None]
 WRITERS: dict[str, Writer] = {".npz": write_npz, ".parquet": write_parquet, ".csv": write_csv}
 
 
-def check_file(option: str, path: Path, endings: Sequence[str]) -> None:
-    """Raise if a file cannot go there: before any work, not after it."""
-    if path.suffix.lower() not in endings:
-        raise BadInput(f"{option} {str(path)!r} should end in {' or '.join(endings)}")
-    if path.is_dir():
-        raise BadInput(f"{option} {str(path)!r} is a folder; name a file in it, such as features{endings[0]}")
-    if not path.absolute().parent.is_dir():
-        raise BadInput(f"{option} {str(path)!r}: there is no folder {str(path.absolute().parent)!r}; make it first")
-    check_not_of_a_run(option, path)
-
-
-def check_apart(option: str, path: Path, data: str) -> None:
-    """Raise if a file to write is the one that the pictures come from."""
-    read = expanduser(data)
-    if path.is_file() and read.is_file() and path.samefile(read):
-        raise BadInput(f"{option}: {str(path)!r} is the file that --data reads, and would be lost; choose another name")
-
-
 def writer_for(out: Path) -> Writer:
     """What writes such a file; raises if nothing does, or it cannot go there."""
-    check_file("--out", out, list(WRITERS))
+    check_output_file("--out", out, list(WRITERS))
     ending = out.suffix.lower()
     if ending == ".parquet":
         try:

@@ -95,8 +95,8 @@ def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
 
 def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group]) -> None:
     """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
-    environment = templates("retrieve")
+    environment = templates("search")
     environment.filters["printable"] = printable
-    style = resource("page.css") + resource("page.css", "retrieve")
+    style = resource("page.css") + resource("page.css", "search")
     page = environment.get_template("page.html").render(title=title, sentence=sentence, groups=groups, style=style)
     write_text(path, page)

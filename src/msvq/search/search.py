@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import expanduser
+from msvq.core.files import check_output_file, expanduser
 from msvq.data.workers import Workers
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.formats import check_file
 from msvq.search.index import Index, open_index, unit_rows
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
 from msvq.search.source import Positions, Source, open_source
@@ -95,7 +94,7 @@ def search(
     if not queries:
         raise BadInput("there is nothing to search for; name a picture with --query")
     if html is not None:
-        check_file("--html", html, [".html", ".htm"])
+        check_output_file("--html", html, [".html", ".htm"])
     run = run if isinstance(run, RunDir) else open_run(run)
     encoder = load_encoder(run, checkpoint).to(device, precision)
     source = open_source(run, data, data_root, split=split, download=download, display=display)

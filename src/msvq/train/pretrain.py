@@ -24,7 +24,7 @@ from msvq.core.files import check_places, is_run
 from msvq.core.launch import is_main_process
 from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
-from msvq.data.sources import check_source, is_path, open_dataset
+from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import Verdict
 from msvq.evaluate.diagnostics.health import HealthMonitor, pair_function
@@ -102,9 +102,8 @@ def pretrain(
 
         # --- build the method
         with errors_on_all_ranks():
-            fitting = is_path(config.data.source) and flags.recipe is None and saved is None
-            keep = [text.partition("=")[0].strip() for text in flags.overrides] if fitting else None
             init = load_initial_weights(config, data.size) if saved is None else None  # else the checkpoint counts
+            keep = flags.kept(config) if saved is None else None
             config, method, loader, notes = prepare(config, data, device, keep, init)
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
         check_same_on_all_ranks(config.to_yaml() + data.fingerprint() + begun + (init.sha256 if init else ""))

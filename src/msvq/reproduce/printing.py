@@ -8,21 +8,10 @@ from rich.table import Table
 
 from msvq.core.console import Display
 from msvq.preflight.advice import duration
-from msvq.reproduce.cells import SCALES
-from msvq.reproduce.formats import (
-    ALSO,
-    CLAIMS,
-    Grid,
-    claim_lines,
-    crossing_sentences,
-    heading,
-    notes,
-    sections,
-    without,
-)
-from msvq.reproduce.hours import Planned
-from msvq.reproduce.running import Outcome, Sweep
-from msvq.reproduce.studies import STUDIES
+from msvq.reproduce import formats
+from msvq.reproduce.estimate import Planned
+from msvq.reproduce.experiments import SCALES, STUDIES
+from msvq.reproduce.reproduce import Outcome, Sweep
 
 WIDE = 120  # columns of a terminal that has room for every table
 
@@ -61,32 +50,32 @@ def show_plan(sweep: Sweep, planned: Sequence[Planned], jobs: int, console: Cons
         say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
 
 
-def as_table(title: str, grid: Grid) -> Table:
+def as_table(title: str, grid: formats.Grid, *, narrow: bool) -> Table:
     """For a terminal."""
     header, rows = grid
-    table = Table(*header, title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for column in table.columns:
-        column.overflow = "fold"
-        column.justify = "left" if column is table.columns[0] else "right"
+    kept = [place for place, name in enumerate(header) if not (narrow and name == formats.OTHERS)]
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for place in kept:
+        table.add_column(header[place], overflow="fold", justify="left" if place == 0 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(row[place] for place in kept))
     return table
 
 
 def show(outcome: Outcome, console: Console) -> None:
     """Print a result's tables, the failures, and where everything is."""
     say = Display(console).note
-    say(heading(outcome.result))
-    for title, grid in sections(outcome.result):
-        if console.width >= WIDE:
-            console.print(as_table(title, grid))
-        elif title == CLAIMS:
+    say(formats.heading(outcome.result))
+    narrow = console.width < WIDE
+    for title, grid in formats.sections(outcome.result):
+        if narrow and title == formats.CLAIMS:  # a table of them has no room
             say(title)
-            for line in claim_lines(grid):
-                say(line)
+            for claim, dataset, told, here, seeds, p, verdict in grid[1]:
+                say(f"- {claim}:")
+                say(f"  {dataset}: {verdict}; here {here}, published {told}, seeds {seeds}, p {p}")
         else:
-            console.print(as_table(title, without(grid, ALSO)))
-    for note in [*crossing_sentences(outcome.result), *notes(outcome.result)]:
+            console.print(as_table(title, grid, narrow=narrow))
+    for note in [*formats.crossing_sentences(outcome.result), *formats.notes(outcome.result)]:
         say(note)
     for cell, reason in outcome.failed.items():
         say(f"failed: {cell}: {reason}")

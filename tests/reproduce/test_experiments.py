@@ -8,9 +8,20 @@ import yaml
 from msvq.config.resolve import read_recipe, resolve
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS
-from msvq.reproduce.cells import SCALES, Cell, check_same, difference, find_scale, is_finished, make_cell
-from msvq.reproduce.running import Sweep, prepare
-from msvq.reproduce.studies import MAIN, STUDIES, WARM
+from msvq.reproduce.estimate import passes
+from msvq.reproduce.experiments import (
+    MAIN,
+    SCALES,
+    STUDIES,
+    WARM,
+    Cell,
+    check_run,
+    difference,
+    find_scale,
+    is_finished,
+    make_cell,
+)
+from msvq.reproduce.reproduce import Sweep, plan_sweep
 
 
 def names(sweep: Sweep) -> list[str]:
@@ -24,7 +35,7 @@ def test_names_say_what_a_cell_is() -> None:
 
 
 def test_the_main_tables_have_the_same_cells() -> None:
-    linear, knn = prepare("linear", scale="paper"), prepare("table5", scale="paper")
+    linear, knn = plan_sweep("linear", scale="paper"), plan_sweep("table5", scale="paper")
     assert names(linear) == names(knn)
     assert len(linear.tasks) == 14 * 4
     assert {task.protocols for task in linear.tasks} == {("linear",)}
@@ -32,20 +43,20 @@ def test_the_main_tables_have_the_same_cells() -> None:
 
 
 def test_an_ablation_shares_its_default_with_the_main_table() -> None:
-    main = set(names(prepare("linear", scale="paper")))
+    main = set(names(plan_sweep("linear", scale="paper")))
     for name in ("teacher-temperature", "teacher-augmentation", "teacher-momentum", "queue-size", "view-position"):
-        cells = set(names(prepare(name, scale="paper")))
+        cells = set(names(plan_sweep(name, scale="paper")))
         shared = {f"{dataset}-msvq-s0" for dataset in SCALES["paper"].datasets}
         assert cells & main == shared, name
-    assert len(names(prepare("teacher-temperature", scale="paper"))) == 7 * 4
-    assert len(names(prepare("teacher-momentum", scale="paper"))) == 4 * 4  # each data set has a grid of its own
-    assert "stl10-msvq-momentum2-0.93-s0" not in names(prepare("teacher-momentum", scale="paper"))
+    assert len(names(plan_sweep("teacher-temperature", scale="paper"))) == 7 * 4
+    assert len(names(plan_sweep("teacher-momentum", scale="paper"))) == 4 * 4  # each data set has a grid of its own
+    assert "stl10-msvq-momentum2-0.93-s0" not in names(plan_sweep("teacher-momentum", scale="paper"))
 
 
 def test_figures_share_cells_too() -> None:
-    knn = set(names(prepare("knn", scale="mini")))
+    knn = set(names(plan_sweep("knn", scale="mini")))
     for figure in ("figure4", "figure5", "figure6"):
-        assert set(names(prepare(figure, scale="mini"))) <= knn
+        assert set(names(plan_sweep(figure, scale="mini"))) <= knn
 
 
 def test_scales_are_recipes() -> None:
@@ -57,7 +68,7 @@ def test_scales_are_recipes() -> None:
 
 
 def test_another_length_is_a_scale_of_its_own() -> None:
-    sweep = prepare("knn-curves", scale="mini", epochs=12, methods=["msvq"], seeds=1)
+    sweep = plan_sweep("knn-curves", scale="mini", epochs=12, methods=["msvq"], seeds=1)
     assert (sweep.request.scale.name, sweep.out) == ("mini-12-epochs", Path("runs/reproduce-mini-12-epochs"))
     assert sweep.command == "msvq reproduce knn-curves --scale mini --epochs 12 --methods msvq --seeds 1"
     assert sweep.request.scale.note.startswith("12 epochs in place of 4, all else as at scale mini: CIFAR-10")
@@ -102,29 +113,26 @@ def test_warm_start_is_never_the_papers_row() -> None:
 
 
 def test_cost_counts_passes() -> None:
-    def cost(method: str) -> float:
-        return Cell("mini", "cifar10", method, (), 0).cost()
-
-    assert (cost("msvq"), cost("ressl"), cost("mocov2"), cost("msv"), cost("msvq-x5")) == (6, 4, 4, 5, 7)
-    assert (cost("simclr"), cost("byol"), cost("supervised")) == (6, 8, 3)
+    assert (passes("msvq"), passes("ressl"), passes("mocov2"), passes("msv"), passes("msvq-x5")) == (6, 4, 4, 5, 7)
+    assert (passes("simclr"), passes("byol"), passes("supervised")) == (6, 8, 3)
 
 
 def test_outside_the_papers_scale_linear_runs_once_a_row() -> None:
-    tasks = prepare("linear", scale="mini", methods=["msvq"], seeds=3, linear=True).tasks
+    tasks = plan_sweep("linear", scale="mini", methods=["msvq"], seeds=3, linear=True).tasks
     assert [task.protocols for task in tasks] == [("probe", "linear"), ("probe",), ("probe",)]
-    tasks = prepare("linear", scale="mini", methods=["msvq"], seeds=2).tasks
+    tasks = plan_sweep("linear", scale="mini", methods=["msvq"], seeds=2).tasks
     assert [task.protocols for task in tasks] == [("probe",), ("probe",)]
 
 
 def test_a_cell_whose_config_changed_is_refused(tmp_path: Path) -> None:
     cell = Cell("smoke", "patterns", "msvq", (), 0)
-    check_same(cell, tmp_path)  # nothing there yet
+    check_run(cell, tmp_path)  # nothing there yet
     config = cell.settings().model_dump(mode="json")
     config["method"]["num_classes"] = 10  # what a run finds out for itself
     config["data"]["root"] = "/elsewhere"
     config["train"]["compile"] = True  # faster, and the same but for rounding
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    check_same(cell, tmp_path)
+    check_run(cell, tmp_path)
     for section, key, value, told in (
         ("method", "queue_size", 1024, "1024, and it is 512 now"),
         ("train", "resolution", [[0.0, 16]], r"\[\[0.0, 16\]\], and it is None now"),
@@ -134,7 +142,7 @@ def test_a_cell_whose_config_changed_is_refused(tmp_path: Path) -> None:
         other = {**config, section: {**config[section], key: value}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(other))
         with pytest.raises(BadInput, match=rf"ran with another {section}\.{key}: {told}"):
-            check_same(cell, tmp_path)
+            check_run(cell, tmp_path)
 
 
 def test_difference_looks_into_blocks() -> None:

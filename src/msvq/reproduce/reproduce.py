@@ -1,4 +1,4 @@
-"""`msvq reproduce`: a table or figure of the paper, from the runs to the comparison."""
+"""`msvq reproduce`: a table or figure of the paper, from what is asked for to the page that compares."""
 
 import json
 import shlex
@@ -15,29 +15,29 @@ from msvq.core.errors import BadInput
 from msvq.core.files import downloads, expanduser
 from msvq.data.official import OFFICIAL, find_official, read_official
 from msvq.data.sources import open_dataset
-from msvq.reproduce.cells import SCALES, Request, Task, check_same, choose_datasets, find_scale, is_finished
-from msvq.reproduce.collect import Known, Measured, Place, gather
-from msvq.reproduce.figures import draw_curves, draw_tsne
+from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
+from msvq.reproduce.estimate import Planned, plan_tasks
+from msvq.reproduce.experiments import (
+    CELLS,
+    SCALES,
+    Request,
+    Task,
+    check_run,
+    choose_datasets,
+    choose_rows,
+    find_scale,
+    find_study,
+    is_finished,
+    make_tasks,
+)
 from msvq.reproduce.formats import heading
-from msvq.reproduce.hours import Planned, plan_tasks
-from msvq.reproduce.page import write_page, write_study
-from msvq.reproduce.progress import SweepDisplay
-from msvq.reproduce.records import read_records, write_records
-from msvq.reproduce.studies import choose_rows, find_study
-from msvq.reproduce.sweep import CELLS, RESULTS, check_place, make_tasks, opened, read_manifest, run_tasks
-from msvq.reproduce.tables import build
+from msvq.reproduce.page import draw_curves, draw_tsne, write_page, write_study
+from msvq.reproduce.sweep import RESULTS, SweepDisplay, check_out, read_manifest, run_tasks, sweep_directory
+from msvq.reproduce.tables import build_result
 from msvq.train.resume import has_checkpoint
 from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64
-
-
-class Outcome(NamedTuple):
-    """What a sweep has come to."""
-
-    result: dict[str, Any]
-    files: list[Path]  # the page first
-    failed: dict[str, str]  # cell -> reason
 
 
 class Sweep(NamedTuple):
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
     num_covered: int  # of those that are asked for, how many need no run for that
 
 
-def prepare(
+def plan_sweep(
     name: str,
     *,
     scale: str = "mini",
@@ -86,21 +86,45 @@ def prepare(
         raise BadInput(f"--linear is for tables of linear accuracy; {study.name} is measured by kNN: leave it out")
     place = out or Path("runs") / f"reproduce-{size.name}"
     tasks = make_tasks(place, [(cell, request.protocols(cell)) for cell in request.cells().values()])
-    records = {} if known is None else read_records(expanduser(known))
+    records = {} if known is None else read_known(expanduser(known))
     covered = [task for task in tasks if task.cell.name in records and records[task.cell.name].covers(task)]
     for task in covered:
         records[task.cell.name].check(task.cell)
     left = [task for task in tasks if task not in covered]
     flags = {
         "scale": scale,
-        "epochs": "" if epochs is None else str(epochs),
-        "datasets": ",".join(datasets or ()),
-        "methods": ",".join(methods or ()),
+        "epochs": epochs,
+        "datasets": ",".join(datasets or ()) or None,
+        "methods": ",".join(methods or ()) or None,
+        "seeds": seeds,
+        "known": known,
     }
-    flags |= {"seeds": "" if seeds is None else str(seeds), "known": "" if known is None else str(known)}
-    words = [word for key, value in flags.items() if value for word in (f"--{key}", value)]
+    words = [word for key, value in flags.items() if value is not None for word in (f"--{key}", str(value))]
     command = shlex.join(["msvq", "reproduce", study.name, *words, *["--linear"] * linear])
     return Sweep(request, place, left, command, records, len(covered))
+
+
+def check_sweep(sweep: Sweep, jobs: int) -> None:
+    """Raise if so many cannot run at once, or if what is there is of something else."""
+    if not 1 <= jobs <= MAX_JOBS:
+        raise BadInput(f"--jobs is a number of runs at once, 1 to {MAX_JOBS}, not {jobs}")
+    check_out(sweep.out, sweep.request.scale.name)
+    for task in sweep.tasks:
+        check_run(task.cell, task.run)
+
+
+def dry_run(sweep: Sweep, *, data_root: Path | None, jobs: int, console: Console) -> list[Planned]:
+    """The cells and how long they will take; nothing is trained or written."""
+    check_sweep(sweep, jobs)
+    return plan_tasks(sweep.tasks, data_root=data_root, display=Display(console))
+
+
+class Outcome(NamedTuple):
+    """What a sweep has come to."""
+
+    result: dict[str, Any]
+    files: list[Path]  # the page first
+    failed: dict[str, str]  # cell -> reason
 
 
 def reproduce(
@@ -113,38 +137,34 @@ def reproduce(
     console: Console,
 ) -> Outcome:
     """Run what is not finished, and write the comparison."""
-    check_jobs(jobs)
+    check_sweep(sweep, jobs)
     out, tasks, display = sweep.out, sweep.tasks, Display(console)
-    check_place(out, sweep.request.scale.name)
-    for task in tasks:  # before anything is fetched
-        check_same(task.cell, task.run)
+    study, scale = sweep.request.study, sweep.request.scale.name
+
+    # the pictures, once, before the cells start
     left = [task for task in tasks if not task.is_finished]
-    have_data({task.cell.dataset for task in left}, data_root, download=download, display=display)
+    find_data({task.cell.dataset for task in left}, data_root, download=download, display=display)
     for task in {task.cell.dataset: task for task in left}.values():  # one of each data set
         check_pictures(sweep, task, data_root, display)
-    with opened(out, sweep.request.scale.name, tasks):
+
+    # the cells, and what they come to
+    with sweep_directory(out, scale, tasks):
+        title = heading({"number": study.number, "title": study.title, "scale": scale})
+        cells = f"{len(tasks)} cell{'' if len(tasks) == 1 else 's'}, {len(tasks) - len(left)} of them finished"
         more = f"; {sweep.num_covered} more are known from elsewhere" if sweep.num_covered else ""
-        done = f"{len(tasks) - len(left)} of them finished"
-        cells = f"{len(tasks)} cell{'' if len(tasks) == 1 else 's'}"
-        display.note(f"{heading_of(sweep)}: {cells}, {done}, in {out}{more}")
+        display.note(f"{title}: {cells}, in {out}{more}")
         shown = SweepDisplay(console, tasks)
         try:
             failed = run_tasks(out, tasks, jobs=jobs, data_root=data_root, compiled=compiled, display=shown)
         except Interrupted:
-            compare(sweep)  # what is finished is a table already, with fewer seeds or rows
+            write_comparison(sweep)  # what is finished is a table already, with fewer seeds or rows
             raise
-        result, files = compare(sweep)
+        result, files = write_comparison(sweep)
     return Outcome(result, files, failed)
 
 
-def check_jobs(jobs: int) -> None:
-    """Raise if so many cannot run at once."""
-    if not 1 <= jobs <= MAX_JOBS:
-        raise BadInput(f"--jobs is a number of runs at once, 1 to {MAX_JOBS}, not {jobs}")
-
-
-def have_data(datasets: set[str], data_root: Path | None, *, download: bool, display: Display) -> None:
-    """Raise if a data set is not there, and say how to get it; or fetch it, once, before the cells start."""
+def find_data(datasets: set[str], data_root: Path | None, *, download: bool, display: Display) -> None:
+    """Raise if a data set is not there, and say how to get it; or fetch it."""
     root = None if data_root is None else expanduser(data_root)
     if root is not None and not root.is_dir() and not download:
         raise BadInput(f"--data-root {str(data_root)!r} is not a folder")
@@ -158,24 +178,6 @@ def have_data(datasets: set[str], data_root: Path | None, *, download: bool, dis
                 f"({(facts.archive.num_bytes or 0) / 1e6:,.0f} MB), --data-root DIR says where else it is: "
                 f"DIR holds {facts.archive.folder}, {facts.archive.name}, or train/<class>/ and test/<class>/"
             )
-
-
-def compare(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
-    """Collect what the finished cells have measured and write it in every form."""
-    out = sweep.out
-    request, found = gather(sweep.request, out, read_manifest(out)["cells"], sweep.known)
-    check_same_pictures(found)
-    write_records(out / RESULTS, request.scale.name, found.values(), out / CELLS, sweep.known)
-    result = build(request, found, command=sweep.command)
-    path, figures = out / RESULTS / request.study.name, []
-    if request.study.kind in ("curves", "false-negatives"):
-        figures = draw_curves(result, path)
-    elif request.study.kind == "map":
-        titles = {row.key: row.label for row in request.rows}
-        runs = {titles[key]: out / CELLS / one.cell for (_, key, _), one in found.items()}
-        figures = draw_tsne(runs, path) if runs else []
-    files = write_study(out, result, figures)
-    return result, [write_page(out), *files]
 
 
 def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Display) -> None:
@@ -208,29 +210,19 @@ def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Di
         )
 
 
-def check_same_pictures(found: Mapping[Place, Measured]) -> None:
-    """Raise if cells of one data set were trained on different pictures: their numbers do not compare."""
-    seen: dict[str, Measured] = {}
-    for (dataset, _, _), one in found.items():
-        first = seen.setdefault(dataset, one)
-        if first.machine.get("data_fingerprint") != one.machine.get("data_fingerprint"):
-            raise BadInput(
-                f"the cells {first.cell} and {one.cell} were trained on different pictures of {dataset}; "
-                f"move one of them away and run it again with the other's --data-root"
-            )
-
-
-def dry_run(sweep: Sweep, *, data_root: Path | None, console: Console) -> list[Planned]:
-    """The cells and how long they will take; nothing is trained or written."""
-    check_place(sweep.out, sweep.request.scale.name)
-    for task in sweep.tasks:
-        check_same(task.cell, task.run)
-    return plan_tasks(sweep.tasks, data_root=data_root, display=Display(console))
-
-
-def heading_of(sweep: Sweep) -> str:
-    """What is reproduced, in words."""
-    study = sweep.request.study
-    return heading(
-        {"number": study.number, "title": study.title, "scale": sweep.request.scale.name, "name": study.name}
-    )
+def write_comparison(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
+    """Collect what the finished cells have measured and write it in every form. Returns the result and its files."""
+    out = sweep.out
+    request, found = collect(sweep.request, out, read_manifest(out)["cells"], sweep.known)
+    check_same_pictures(found)
+    write_known(out / RESULTS, request.scale.name, found.values(), out / CELLS, sweep.known)
+    result = build_result(request, found, command=sweep.command)
+    path, figures = out / RESULTS / request.study.name, []
+    if request.study.kind in ("curves", "false-negatives"):
+        figures = draw_curves(result, path)
+    elif request.study.kind == "map":
+        titles = {row.key: row.label for row in request.rows}
+        runs = {titles[key]: out / CELLS / one.cell for (_, key, _), one in found.items()}
+        figures = draw_tsne(runs, path) if runs else []
+    files = write_study(out, result, figures)
+    return result, [write_page(out), *files]

@@ -1,14 +1,13 @@
 """How far a sweep is, and how long it will take."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from msvq.reproduce.cells import FINISHED, Cell, Task
-from msvq.reproduce.hours import Reference, seconds_left
-from msvq.reproduce.progress import SweepDisplay, labelled, share_done, time_left, total_steps, trained_on, work
+from msvq.reproduce.estimate import Speed, count_work, num_labelled, num_trained, share_done, time_left, total_steps
+from msvq.reproduce.experiments import FINISHED, Cell, Task
+from msvq.reproduce.sweep import SweepDisplay
 
 
 def test_time_left_follows_the_work_done_since_the_start() -> None:
@@ -41,10 +40,10 @@ def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
 
 def test_work_counts_evaluations_and_the_protocols_after_training(tmp_path: Path) -> None:
     cell = Cell("smoke", "patterns", "msvq", (), 0)
-    assert (trained_on(cell), labelled(cell)) == (640, 640)
-    assert labelled(Cell("paper", "stl10", "msvq", (), 0)) == 5_000
+    assert (num_trained(cell), num_labelled(cell)) == (640, 640)
+    assert num_labelled(Cell("paper", "stl10", "msvq", (), 0)) == 5_000
     task = Task(cell, tmp_path, ("probe", "linear"))
-    found = work(task)
+    found = count_work(cell, task.protocols)
     settings = cell.settings()
     evaluations = 1 + settings.train.epochs // settings.evaluate.every
     bank = min(640, settings.evaluate.knn_bank or 640)
@@ -62,15 +61,14 @@ def test_work_counts_evaluations_and_the_protocols_after_training(tmp_path: Path
 
 
 def test_estimated_seconds_follow_the_passes(tmp_path: Path) -> None:
-    reference = Reference(step=0.6, evaluation=2.0, evaluations=3)
-
-    def seconds(method: str, *protocols: str, left: float = 1.0) -> float:
-        cell = Cell("smoke", "patterns", method, (), 0)
-        return seconds_left(Task(cell, tmp_path, protocols), reference, left)
+    def seconds(method: str, *protocols: str, share: float = 1.0) -> float:
+        speed = Speed(step=0.6 / (32 * 6), evaluation=2.0 / 2_640)  # MSVQ's step takes 0.6 s, an evaluation 2 s
+        return speed.seconds_left(Task(Cell("smoke", "patterns", method, (), 0), tmp_path, protocols), share)
 
     assert seconds("msvq") == pytest.approx(80 * 0.6 + 3 * 2)
     assert seconds("ressl") == pytest.approx(80 * 0.4 + 3 * 2)
-    assert seconds("ressl", left=0.5) == pytest.approx(40 * 0.4 + 3)
-    assert seconds("ressl", "linear", left=0.0) == pytest.approx(200)
-    reference = replace(reference, whole=3.0)  # 60,000 pictures, where 20,000 are taken while it trains
-    assert seconds("ressl", "linear", left=0.0) == pytest.approx(600)
+    assert seconds("ressl", share=0.5) == pytest.approx(40 * 0.4 + 3)
+    assert seconds("ressl", "linear", share=0.0) == pytest.approx(200)
+    task = Task(Cell("mini", "cifar10", "ressl", (), 0), tmp_path, ("linear",))
+    speed = Speed(step=0.0, evaluation=2.0 / 20_000)  # 60,000 pictures, where 20,000 are taken while it trains
+    assert speed.seconds_left(task, 0.0) == pytest.approx(600)

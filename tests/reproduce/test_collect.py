@@ -11,10 +11,9 @@ from tests.reproduce.test_tables import measurement
 
 from msvq.core.errors import BadInput
 from msvq.reproduce import collect
-from msvq.reproduce.cells import Cell
-from msvq.reproduce.collect import Measured, Score, gather
-from msvq.reproduce.records import FOLDER, read_records, write_records
-from msvq.reproduce.running import Sweep, prepare
+from msvq.reproduce.collect import Measured, Score, read_known, write_known
+from msvq.reproduce.experiments import CELLS, Cell
+from msvq.reproduce.reproduce import Sweep, plan_sweep
 
 
 def recorded(folder: Path, *methods: str, scale: str = "smoke", dataset: str = "patterns", **changes: Any) -> Path:
@@ -27,18 +26,18 @@ def recorded(folder: Path, *methods: str, scale: str = "smoke", dataset: str = "
             (runs / cell.name).mkdir(parents=True)
             (runs / cell.name / "config.yaml").write_text(settings.to_yaml())
             found.append(replace(measurement(cell.name, seed, 50.0 + seed, 49.0 + seed), **changes))
-    write_records(folder, scale, found, runs)
+    write_known(folder, scale, found, runs)
     return folder
 
 
 def test_a_cell_survives_its_run(tmp_path: Path) -> None:
     folder = recorded(tmp_path, "msvq", memory=None)
-    known = read_records(folder)
-    assert known == read_records(folder / FOLDER)
+    known = read_known(folder)
+    assert known == read_known(folder / CELLS)
     record = known["patterns-msvq-s1"]
     assert record.measured == replace(measurement("patterns-msvq-s1", 1, 51.0, 50.0), memory=None)
     record.check(Cell("smoke", "patterns", "msvq", (), 1))
-    text = (folder / FOLDER / "patterns-msvq-s1.json").read_text()
+    text = (folder / CELLS / "patterns-msvq-s1.json").read_text()
     assert "root" not in json.loads(text)["settings"]["data"]  # nothing of the machine's folders
 
 
@@ -46,8 +45,8 @@ def test_a_known_cell_keeps_its_own_settings_beside_a_run_of_others(tmp_path: Pa
     folder, runs = recorded(tmp_path / "known", "msvq"), tmp_path / "runs"
     (runs / "patterns-msvq-s0").mkdir(parents=True)
     (runs / "patterns-msvq-s0" / "config.yaml").write_text("of a run that is not finished")
-    known = read_records(folder)
-    files = write_records(tmp_path / "new", "smoke", [known["patterns-msvq-s0"].measured], runs, known)
+    known = read_known(folder)
+    files = write_known(tmp_path / "new", "smoke", [known["patterns-msvq-s0"].measured], runs, known)
     assert [file.read_bytes() for file in files] == [known["patterns-msvq-s0"].path.read_bytes()]
 
 
@@ -56,20 +55,20 @@ def names_of(sweep: Sweep) -> list[str]:
 
 
 def test_a_known_cell_is_no_map(tmp_path: Path) -> None:
-    sweep = prepare("tsne", scale="smoke", out=tmp_path / "sweep", known=recorded(tmp_path, "msvq"))
-    assert gather(sweep.request, sweep.out, {}, sweep.known)[1] == {}
+    sweep = plan_sweep("tsne", scale="smoke", out=tmp_path / "sweep", known=recorded(tmp_path, "msvq"))
+    assert collect.collect(sweep.request, sweep.out, {}, sweep.known)[1] == {}
 
 
 def test_a_known_cell_is_no_task(tmp_path: Path) -> None:
     known, out = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep"
 
     def names(study: str = "knn", **options: Any) -> list[str]:
-        return names_of(prepare(study, scale="smoke", methods=["msvq", "ressl"], out=out, known=known, **options))
+        return names_of(plan_sweep(study, scale="smoke", methods=["msvq", "ressl"], out=out, known=known, **options))
 
     assert names() == ["patterns-ressl-s0"]
     assert names("linear", seeds=2) == ["patterns-ressl-s0", "patterns-ressl-s1"]
     assert "patterns-msvq-s0" in names("linear", linear=True)  # its linear accuracy is not known
-    assert "patterns-msvq-s0" in names_of(prepare("tsne", scale="smoke", out=out, known=known))  # made of runs
+    assert "patterns-msvq-s0" in names_of(plan_sweep("tsne", scale="smoke", out=out, known=known))  # made of runs
     (out / "cells" / "patterns-msvq-s0").mkdir(parents=True)
     assert "patterns-msvq-s0" in names()  # begun here
 
@@ -79,10 +78,10 @@ def test_a_known_cell_stands_in_for_a_run_without_the_tables_measure(
 ) -> None:
     known, out, here = recorded(tmp_path / "known", "msvq"), tmp_path / "sweep", "patterns-msvq-s0"
     plain = Measured(here, 0, scores={"knn": Score(1.0, 1.0)})  # of a run that only its kNN was asked of
-    monkeypatch.setattr(collect, "measured", lambda cell, run, known: plain if cell.name == here else None)
+    monkeypatch.setattr(collect, "read_run", lambda cell, run, known: plain if cell.name == here else None)
     for study, measure, expected in (("linear", "probe", 54.0), ("knn", "knn", 1.0)):
-        sweep = prepare(study, scale="smoke", methods=["msvq"], out=out, known=known)
-        found = gather(sweep.request, out, {}, sweep.known)[1]
+        sweep = plan_sweep(study, scale="smoke", methods=["msvq"], out=out, known=known)
+        found = collect.collect(sweep.request, out, {}, sweep.known)[1]
         assert found["patterns", "msvq", 0].scores[measure].last == expected
 
 
@@ -98,19 +97,19 @@ def test_the_command_makes_a_table_of_known_cells(tmp_path: Path, capsys: pytest
     assert rows["msvq"]["values"] == {"0": {"best": 50.0, "last": 49.0}, "1": {"best": 51.0, "last": 50.0}}
     assert f"--known {known}" in result["command"]
     assert not (out / "cells").exists()
-    assert read_records(out / "results").keys() == read_records(known).keys()  # and so from sweep to sweep
+    assert read_known(out / "results").keys() == read_known(known).keys()  # and so from sweep to sweep
 
 
 def test_a_cell_of_other_settings_is_refused_or_passed_over(tmp_path: Path) -> None:
     folder = recorded(tmp_path, "msvq", "mq")
-    path = folder / FOLDER / "patterns-msvq-s0.json"
+    path = folder / CELLS / "patterns-msvq-s0.json"
     text = json.loads(path.read_text())
     text["settings"]["train"]["base_lr"] = 7.0
     path.write_text(json.dumps(text))
     with pytest.raises(BadInput, match=r"ran with another train\.base_lr: 7\.0"):
-        prepare("knn", scale="smoke", methods=["msvq"], known=folder)
-    prepare("knn", scale="smoke", methods=["ressl"], known=folder)  # it is not asked for
-    record = read_records(folder)["patterns-mq-s0"]
+        plan_sweep("knn", scale="smoke", methods=["msvq"], known=folder)
+    plan_sweep("knn", scale="smoke", methods=["ressl"], known=folder)  # it is not asked for
+    record = read_known(folder)["patterns-mq-s0"]
     with pytest.raises(BadInput, match="is of scale smoke, not mini; leave out --known"):
         record.check(Cell("mini", "cifar10", "mq", (), 0))
 
@@ -118,12 +117,12 @@ def test_a_cell_of_other_settings_is_refused_or_passed_over(tmp_path: Path) -> N
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"cell": "x", "scores": 1}'])
 def test_what_is_no_cell_is_named(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInput, match="holds no cells"):
-        read_records(tmp_path)
+        read_known(tmp_path)
     (tmp_path / "notes.json").write_text(text)
     code, _, err = shell(capsys, "reproduce", "knn", "--known", tmp_path, "--out", tmp_path / "sweep")
     assert code == 2 and "notes.json' is no cell of a sweep, or damaged" in err
     with pytest.raises(BadInput, match="is not a folder"):
-        read_records(tmp_path / "notes.json")
+        read_known(tmp_path / "notes.json")
 
 
 def test_known_cells_of_other_pictures_are_noticed_before_training(

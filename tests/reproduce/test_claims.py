@@ -1,10 +1,11 @@
 """Statistics against numbers computed by hand and from tables."""
 
 import math
+import statistics
 
 import pytest
 
-from msvq.reproduce.statistics import Paired, paired, summarise, t_tail, verdict
+from msvq.reproduce.claims import Paired, paired, summarise, verdict
 
 
 def test_mean_and_sample_deviation_by_hand() -> None:
@@ -21,9 +22,17 @@ def test_mean_and_sample_deviation_by_hand() -> None:
     [(6.314, 1, 0.05), (2.920, 2, 0.05), (2.353, 3, 0.05), (4.541, 3, 0.01), (2.132, 4, 0.05), (1.812, 10, 0.05)],
 )
 def test_the_tail_of_students_t(t: float, degrees: int, p: float) -> None:
-    assert t_tail(t, degrees) == pytest.approx(p, abs=1e-4)
-    assert t_tail(-t, degrees) == pytest.approx(1 - p, abs=1e-4)
-    assert t_tail(0, degrees) == pytest.approx(0.5)
+    def p_of(t: float) -> float | None:
+        """Of seeds whose differences have this t: values of deviation 1 around t / sqrt(n)."""
+        num = degrees + 1
+        spread = statistics.stdev(range(num))
+        values = {seed: (seed - degrees / 2) / spread + t / math.sqrt(num) for seed in range(num)}
+        found = paired(values, dict.fromkeys(values, 0.0))
+        return None if found is None else found.p
+
+    assert p_of(t) == pytest.approx(p, abs=1e-4)
+    assert p_of(-t) == pytest.approx(1 - p, abs=1e-4)
+    assert p_of(0) == pytest.approx(0.5)
 
 
 def test_the_paired_test_by_hand() -> None:

@@ -22,17 +22,15 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
-from msvq.core import checksums
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data import packing
 from msvq.data.decode import decode
 from msvq.data.folders import list_folder
 from msvq.data.items import Items
 from msvq.data.listing import limit_train
 from msvq.data.lists import list_file
 from msvq.data.names import Names
-from msvq.data.packing import Pack, open_pack
+from msvq.data.pack import Pack, open_pack
 from msvq.data.skipping import check_skipped
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.workers import Result, Task, Workers, perform
@@ -64,7 +62,7 @@ class InProcess:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> type[InProcess]:
-    monkeypatch.setattr(packing, "Workers", InProcess)
+    monkeypatch.setattr("msvq.data.pack.Workers", InProcess)
     monkeypatch.setattr(InProcess, "asked", 0)
     return InProcess
 
@@ -124,7 +122,7 @@ def test_it_is_found_again_without_decoding(folder: Path, home: Path, monkeypatc
     def refuse(*_: object) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(packing, "Workers", refuse)
+    monkeypatch.setattr("msvq.data.pack.Workers", refuse)
     second = pack_of(folder)
     assert first.images is not None and second.images is not None
     assert np.array_equal(first.images, second.images)
@@ -263,7 +261,7 @@ def test_nearly_all_may_be_unreadable_if_so_allowed_but_not_all(
     pack = pack_of(tmp_path / "bad", max_skipped=1.0)
     assert list(pack.names) == ["ok.png"]
     assert pack.skipped == tuple((f"{number:02}.png", "is empty") for number in range(40))
-    monkeypatch.setattr(packing, "_portion", lambda items, side: 8)
+    monkeypatch.setattr("msvq.data.pack._portion", lambda items, side: 8)
     with pytest.raises(BadInput, match=r"^8 of the first 8 pictures .*data.max_skipped = 0.1 allows"):  # it stops early
         pack_of(tmp_path / "bad", side=8)
     (tmp_path / "bad" / "ok.png").unlink()
@@ -359,7 +357,7 @@ def test_a_check_that_takes_long_has_a_bar(folder: Path, monkeypatch: pytest.Mon
 
     assert check() == ""
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)) * 1.5)
-    monkeypatch.setattr(checksums, "_BLOCK", 1000)
+    monkeypatch.setattr("msvq.core.array_cache._BLOCK", 1000)
     assert check().startswith("checking the packed pictures ...\nchecking the packed pictures: done in ")
 
 
@@ -370,7 +368,7 @@ def test_a_full_disk_ends_it_with_a_sentence_and_leaves_nothing(
         def map(self, *arguments: Any, **options: Any) -> Iterator[Result]:
             return super().map(*arguments, **{**options, "file": "/dev/full"})  # as the worker processes see it
 
-    monkeypatch.setattr(packing, "Workers", Full)
+    monkeypatch.setattr("msvq.data.pack.Workers", Full)
     with pytest.raises(BadInput, match=r"^the disk of .* GB left and the pictures need 0.0 GB; free some, point MSVQ_"):
         pack_of(folder)
     assert [Path(name).name for name in files_in(home)] in ([".lock"], [])
@@ -410,7 +408,7 @@ def test_an_interrupt_leaves_nothing_and_frees_the_lock(
         ) -> Iterator[Result]:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(packing, "Workers", Interrupted)
+    monkeypatch.setattr("msvq.data.pack.Workers", Interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         pack_of(folder)
     assert whole_packs(home) == []
@@ -425,21 +423,20 @@ def test_an_interrupt_leaves_nothing_and_frees_the_lock(
 PACK = """
 import sys, time
 from pathlib import Path
-from msvq.core import checksums
-from msvq.data import packing
+from msvq.data import pack as pack_module
 from msvq.data.folders import list_folder
 from msvq.data.listing import limit_train
 from msvq.core.console import Display
 from rich.console import Console
-made = packing._make
+decode_all = pack_module._decode_all
 def note(*arguments):
     print("packing", flush=True)
-    made(*arguments)
-packing._make = note
+    return decode_all(*arguments)
+pack_module._decode_all = note
 print("ready", flush=True)
 while not Path(sys.argv[2]).exists():
     time.sleep(0.001)
-pack = packing.open_pack(
+pack = pack_module.open_pack(
     list_folder(Path(sys.argv[1])), side=64, pixels=True, max_skipped=0.1, num_workers=2, display=Display(Console())
 )
 print(pack.images.shape, pack.digest)
@@ -627,7 +624,7 @@ def test_a_picture_that_may_be_read_again_is_packed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", forbidden)
-        patch.setattr("msvq.data.packing.opens", lambda path: False)
+        patch.setattr("msvq.data.pack._opens", lambda path: False)
         first = pack_of(folder)
         assert ("00.png", "may not be read: no permission") in first.skipped
         assert pack_of(folder).digest == first.digest

@@ -1,4 +1,4 @@
-"""Draw the diagram of MSVQ: `python docs/draw_msvq.py` writes docs/images/msvq.svg."""
+"""Draw the diagrams: `python docs/draw_diagrams.py` writes docs/images/msvq.svg and docs/images/flow.svg."""
 
 from html import escape
 from pathlib import Path
@@ -84,15 +84,64 @@ def diagram() -> str:
         arrow([(900, 235), (957, 235)]),
         arrow([(900, 390), (1035, 390), (1035, 269)]),
     ]
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1130 450" font-family="system-ui, sans-serif"
- font-size="15" role="img" aria-label="{LABEL_FOR_ALL}">
+    return picture(parts, 1130, 450, LABEL_FOR_ALL)
+
+
+FLOW = "How pictures become an encoder: folders of the source, and the run directory between them"
+
+
+def flow() -> str:
+    """From pictures to an encoder and what one does with it, by the folders of src/msvq."""
+    parts = [
+        box(20, 170, 150, 90, "pictures", INK, note="folder, list, array, hub"),
+        box(220, 150, 170, 130, "data/", TEACHER1, note="source, pack, augment"),
+        box(220, 30, 170, 70, "config/", LABEL, note="recipe + flags + --set"),
+        box(220, 330, 170, 70, "model/, methods/", TEACHER2, note="parts, one file a method"),
+        box(450, 130, 190, 170, "train/", STUDENT, note="pretrain.py, trainer.py"),
+        box(450, 30, 190, 60, "evaluate/", TEACHER2, note="kNN and health meanwhile"),
+        box(710, 130, 180, 170, "run directory", INK, note="runs/ reads it"),
+        box(960, 30, 160, 60, "evaluate/", TEACHER2, note="frozen protocols"),
+        box(960, 120, 160, 60, "report/", LABEL, note="the page"),
+        box(960, 210, 160, 60, "search/", TEACHER1, note="embed, search, copies"),
+        box(960, 300, 160, 60, "export/", STUDENT, note="for other libraries"),
+        arrow([(170, 215), (217, 215)]),
+        arrow([(390, 215), (447, 215)]),
+        arrow([(390, 65), (420, 65), (420, 160), (447, 160)]),
+        arrow([(390, 365), (420, 365), (420, 270), (447, 270)]),
+        arrow([(545, 90), (545, 127)], SOFT),
+        arrow([(640, 215), (707, 215)]),
+        *(arrow([(890, 215), (925, 215), (925, y), (957, y)]) for y in (60, 150, 240, 330)),
+        words(545, 258, "views, loss, update,", anchor="middle"),
+        words(545, 276, "callbacks, checkpoint", anchor="middle"),
+        words(800, 258, "config.yaml, metrics.jsonl,", anchor="middle"),
+        words(800, 276, "checkpoints, encoder", anchor="middle"),
+        words(305, 258, "one array of uint8", anchor="middle"),
+        box(
+            450, 330, 440, 70, "api.py, cli/, reproduce/", INK, note="what people call, and the paper's tables from it"
+        ),
+        arrow([(545, 330), (545, 303)], SOFT, dashed=True),
+        arrow([(800, 330), (800, 303)], SOFT, dashed=True),
+        words(
+            20,
+            425,
+            "core/ is below all of it: errors, console, files, settings, processes, devices. preflight/ looks first.",
+        ),
+    ]
+    return picture(parts, 1140, 445, FLOW)
+
+
+def picture(parts: list[str], width: int, height: int, label: str) -> str:
+    """The drawing as a file."""
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"
+ font-family="system-ui, sans-serif" font-size="15" role="img" aria-label="{label}">
 <defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">
 <path d="M0,0 L10,5 L0,10 z" fill="{INK}"/></marker></defs>
-<rect width="1130" height="450" rx="14" fill="{PAPER}"/>
+<rect width="{width}" height="{height}" rx="14" fill="{PAPER}"/>
 {chr(10).join(parts)}
 </svg>
 """
 
 
 if __name__ == "__main__":
-    Path(__file__).with_name("images").joinpath("msvq.svg").write_text(diagram(), encoding="utf-8")
+    for name, drawn in (("msvq", diagram()), ("flow", flow())):
+        Path(__file__).with_name("images").joinpath(f"{name}.svg").write_text(drawn, encoding="utf-8")

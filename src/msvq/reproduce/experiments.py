@@ -1,0 +1,393 @@
+"""What can be reproduced and the runs that it takes: studies and their rows, scales, and the cells of both."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from msvq.config.resolve import read_config, resolve
+from msvq.config.settings import Settings
+from msvq.core.errors import BadInput, unknown
+from msvq.core.schema import parse_assignment
+from msvq.reproduce import paper
+
+MADE_BY = "msvq reproduce"
+CELLS = "cells"  # where a sweep has its runs, and their records
+FINISHED = ("encoder.safetensors", "encoder.json", "report.html")  # the last that a run leaves
+PRECISION = "train.precision=fp32"  # the paper's, whatever is faster: numbers of different machines stand in one table
+MAX_EPOCHS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table or curve of a figure: a method, and what differs from the data set's recipe."""
+
+    key: str
+    label: str
+    method: str
+    overrides: tuple[str, ...] = ()
+    only_on: tuple[str, ...] = ()  # data sets that have the row; empty: all
+
+    def is_on(self, dataset: str) -> bool:
+        """Whether the row exists there; the embedded data set stands in for CIFAR-10."""
+        return not self.only_on or stand_in(dataset) in self.only_on
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or a figure."""
+
+    name: str
+    number: str  # what the paper calls it, such as table4
+    title: str
+    kind: Literal["table", "curves", "false-negatives", "map"]
+    rows: tuple[Row, ...]
+    datasets: tuple[str, ...] = paper.DATASETS
+    extra: Mapping[str, Row] = field(default_factory=dict)  # rows on request
+    first_column: str = "method"
+
+
+def stand_in(dataset: str) -> str:
+    """The paper's data set whose grid of values a data set takes."""
+    return dataset if dataset in paper.DATASETS else "cifar10"
+
+
+_LABELS = {
+    "supervised": "Supervised", "simclr": "SimCLR", "byol": "BYOL", "simsiam": "SimSiam", "mocov2": "MoCoV2",
+    "ressl": "ReSSL", "cmsf": "CMSF", "unmix": "Un-Mix", "snclr": "SNCLR", "sce": "SCE",
+    "msv": "MSV", "mq": "MQ", "msvq": "MSVQ", "msvq-dagger": "MSVQ-dagger",
+}  # fmt: skip
+MAIN = tuple(Row(key, label, key) for key, label in _LABELS.items())
+# warm_start is not in the paper, so a run with it is never the paper's row.
+WARM = Row("msvq-warm", "MSVQ with warm start (ours)", "msvq", ("method.warm_start=0.5",))
+_MORE = (
+    Row("msvq-x3", "MSVQ, X3 in teacher 2", "msvq-x3"),
+    Row("msvq-x5", "MSVQ with X5", "msvq-x5"),
+    WARM,
+    Row("msf", "MSF", "msf"),
+    Row("nnclr", "NNCLR", "nnclr"),
+    Row("nnclr-k5", "NNCLR, k = 5", "nnclr", ("method.k=5",)),
+    Row("co2", "CO2", "co2"),
+)
+EXTRA = {row.key: row for row in _MORE}
+_ROW = {row.key: row for row in MAIN} | EXTRA
+
+
+def _rows(*keys: str) -> tuple[Row, ...]:
+    return tuple(_ROW[key] for key in keys)
+
+
+def _grid(table: Mapping[str, paper.Row], setting: str) -> tuple[Row, ...]:
+    """A row of MSVQ for each value, on the data sets for which the paper has it."""
+    rows = []
+    for value, accuracies in table.items():
+        there = tuple(name for name, number in zip(paper.DATASETS, accuracies, strict=True) if number is not None)
+        rows.append(Row(value, value, "msvq", (f"method.{setting}={value}",), only_on=there))
+    return tuple(rows)
+
+
+def _ablation(name: str, number: str, title: str, rows: tuple[Row, ...], first_column: str) -> Study:
+    return Study(name, number, title, "table", rows, first_column=first_column)
+
+
+_TEMPERATURE = _grid(paper.TEACHER_TEMPERATURE, "teacher_temp")
+_AUGMENTATION = _grid(paper.TEACHER_AUGMENTATION, "teacher_augmentation")
+_MOMENTUM = _grid(paper.TEACHER_MOMENTUM, "momentum2")
+_QUEUE = _grid(paper.QUEUE_SIZE, "queue_size")
+_POSITION = _rows("msvq", "msvq-x3", "msvq-x5")
+_CURVES = _rows("msvq", "ressl", "mocov2")
+_REST = {key: row for key, row in _ROW.items() if row not in _CURVES}
+_FALSE_NEGATIVES = "False negatives found by each soft label and by all"  # the paper does not say on which data set
+_ALL = (
+    Study("linear", "table4", "Linear evaluation", "table", MAIN, extra=EXTRA),
+    Study("knn", "table5", "kNN evaluation (k = 200)", "table", MAIN, extra=EXTRA),
+    _ablation("teacher-temperature", "table6", "Temperature of the teachers", _TEMPERATURE, "τ_t"),
+    _ablation("teacher-augmentation", "table7", "Augmentation of the teachers' views", _AUGMENTATION, "views"),
+    _ablation("teacher-momentum", "table8", "Momentum of the second teacher", _MOMENTUM, "m_2"),
+    _ablation("queue-size", "table9", "Size of the queues", _QUEUE, "Q"),
+    _ablation("view-position", "table10", "Where the views go", _POSITION, "variant"),
+    Study("knn-curves", "figure4", "kNN accuracy over the epochs", "curves", _CURVES, ("cifar10", "cifar100"), _REST),
+    Study("false-negatives", "figure5", _FALSE_NEGATIVES, "false-negatives", _rows("msvq"), ("cifar10",)),
+    Study("tsne", "figure6", "t-SNE of the test pictures", "map", _rows("mocov2", "msvq"), ("cifar10",)),
+)
+STUDIES = {study.name: study for study in _ALL}
+NUMBERS = {study.number: study for study in _ALL}
+
+
+def find_study(name: str) -> Study:
+    """By name, or by the paper's number."""
+    study = STUDIES.get(name) or NUMBERS.get(name.lower().replace(" ", ""))
+    if study is None:
+        raise unknown("table or figure", name, [*STUDIES, *NUMBERS])
+    return study
+
+
+def choose_rows(study: Study, methods: Sequence[str] | None) -> tuple[Row, ...]:
+    """The rows that `--methods` names, in the study's order; without it, the paper's."""
+    if methods is None:
+        return study.rows
+    known = {row.key: row for row in study.rows} | dict(study.extra)
+    for name in methods:
+        if name not in known:
+            raise unknown("row", name, known)
+    if not methods:
+        raise BadInput(f"--methods names no row; known: {', '.join(known)}")
+    return tuple(row for key, row in known.items() if key in methods)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a reproduction is: whose recipe a cell takes, and what is measured after it."""
+
+    name: str
+    note: str
+    datasets: tuple[str, ...]
+    recipe: str | None  # None: the data set's own
+    num_seeds: int  # unless told otherwise
+    linear: bool  # whether the 100-epoch protocol belongs to it; else the probe stands in
+    epochs: int | None = None  # None: the recipe's
+
+    def recipe_of(self, dataset: str) -> str:
+        """The recipe of a data set's cells."""
+        return self.recipe or dataset
+
+    def lasting(self, epochs: int) -> "Scale":
+        """The same, longer or shorter: a scale of its own, as its numbers do not compare with the other's."""
+        if not 1 <= epochs <= MAX_EPOCHS:
+            raise BadInput(f"--epochs is the length of every run, 1 to {MAX_EPOCHS:,}, not {epochs}")
+        usual = [resolve(recipe=self.recipe_of(name), data=name).train for name in self.datasets]
+        if all(train.epochs == epochs for train in usual):
+            return self
+        if any(train.warmup_epochs >= epochs for train in usual):
+            least = max(train.warmup_epochs for train in usual)
+            raise BadInput(f"--epochs {epochs} would be warm-up alone at scale {self.name}; give more than {least:g}")
+        own = " or ".join(dict.fromkeys(str(train.epochs) for train in usual))
+        length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
+        note = f"{length} in place of {own}, all else as at scale {self.name}: {self.note}"
+        return replace(self, name=f"{self.name}-{length.replace(' ', '-')}", note=note, epochs=epochs)
+
+
+_PAPER = "the data sets' own recipes, exactly the paper's; for a GPU"
+_MINI = "CIFAR-10, a narrow network, hours on two cores; kNN by 10,000 labels"
+_SMOKE = "the embedded data set, minutes; shows that it works, nothing else"
+SCALES = {
+    "paper": Scale("paper", _PAPER, paper.DATASETS, recipe=None, num_seeds=1, linear=True),
+    "mini": Scale("mini", _MINI, ("cifar10",), recipe="mini", num_seeds=3, linear=False),
+    "smoke": Scale("smoke", _SMOKE, ("patterns",), recipe="smoke", num_seeds=1, linear=False),
+}
+_LENGTH = re.compile(r"-([0-9]{1,9})-epochs?$")  # at the end of a scale's name
+
+
+@cache
+def find_scale(name: str) -> Scale:
+    """By name; mini-12-epochs is mini with runs of that length."""
+    length = _LENGTH.search(name)
+    plain = name if length is None else name[: length.start()]
+    if plain not in SCALES:
+        raise unknown("scale", name, SCALES)
+    return SCALES[plain] if length is None else SCALES[plain].lasting(int(length[1]))
+
+
+def choose_datasets(study: Study, scale: Scale, wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The study's data sets that the scale has, or those of them that `--datasets` names."""
+    own = tuple(name for name in study.datasets if name in scale.datasets)
+    known = own or scale.datasets  # the embedded data set stands in for the paper's
+    if wanted is None:
+        return known
+    for name in wanted:
+        if name not in known and name in study.datasets:
+            other = [other.name for other in SCALES.values() if name in other.datasets][-1]  # the smallest
+            raise BadInput(f"scale {scale.name} has {', '.join(known)} alone; {name} takes --scale {other}")
+        if name not in known:
+            raise unknown(f"data set of {study.name}", name, known)
+    if not wanted:
+        raise BadInput(f"--datasets names none; known: {', '.join(known)}")
+    return tuple(name for name in known if name in wanted)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: method, data set, what differs from the recipe, and seed, at a scale."""
+
+    scale: str
+    dataset: str
+    method: str
+    overrides: tuple[str, ...]  # none that the recipe has anyway
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory: it says what the run is."""
+        changes = [text.removeprefix("method.").replace("=", "-") for text in self.overrides]
+        return "-".join([self.dataset, self.method, *changes, f"s{self.seed}"])
+
+    @property
+    def assignments(self) -> tuple[str, ...]:
+        """What the run is given over its recipe."""
+        epochs = find_scale(self.scale).epochs
+        return (*self.overrides, *([] if epochs is None else [f"train.epochs={epochs}"]), PRECISION)
+
+    def settings(self) -> Settings:
+        """What the run is to be done with, before data and machine complete it."""
+        return resolve(
+            recipe=find_scale(self.scale).recipe_of(self.dataset),
+            data=self.dataset,
+            method=self.method,
+            overrides=self.assignments,
+            seed=self.seed,
+        )
+
+
+@cache
+def _plain_settings(scale: str, dataset: str, method: str) -> Settings:
+    return Cell(scale, dataset, method, (), 0).settings()
+
+
+def make_cell(scale: Scale, dataset: str, row: Row, seed: int) -> Cell:
+    """The cell of a row. What the recipe says already is no override: so two tables share their common cells."""
+    plain = _plain_settings(scale.name, dataset, row.method).method_options
+    changes = []
+    for text in row.overrides:
+        path, value = parse_assignment(text)
+        if plain.get(path.removeprefix("method.")) != value:
+            changes.append(text)
+    return Cell(scale.name, dataset, row.method, tuple(changes), seed)
+
+
+Place = tuple[str, str, int]  # in a table: data set, row, seed
+
+
+@dataclass(frozen=True)
+class Request:
+    """A study at a scale: its cells by data set, row and seed."""
+
+    study: Study
+    scale: Scale
+    datasets: tuple[str, ...]
+    rows: tuple[Row, ...]
+    seeds: tuple[int, ...]
+    linear: bool  # run the 100-epoch protocol where it does not belong to the scale
+    asked: tuple[Place, ...] | None = None  # what a command named of it; None: all
+
+    def is_asked(self, place: Place) -> bool:
+        """Whether a cell is missing if it is not there."""
+        return self.asked is None or place in self.asked
+
+    def cells(self) -> dict[Place, Cell]:
+        """Rows that come to the same share one cell."""
+        return {
+            (dataset, row.key, seed): make_cell(self.scale, dataset, row, seed)
+            for seed in self.seeds  # seed by seed, so that half a sweep is a whole table with fewer seeds
+            for dataset in self.datasets
+            for row in self.rows
+            if row.is_on(dataset)
+        }
+
+    @property
+    def fewer_vote(self) -> bool:
+        """Whether kNN has fewer labels while a run trains than it has in the paper: in the end, all of them vote."""
+        cells = self.cells().values()
+        return any(_plain_settings(c.scale, c.dataset, c.method).evaluate.knn_bank is not None for c in cells)
+
+    @property
+    def measure(self) -> str:
+        """What the table's accuracies are measured by: knn, linear, or the probe in its place."""
+        if self.study.name == "knn" or self.study.kind != "table":
+            return "knn"
+        return "linear" if self.scale.linear else "probe"
+
+    def protocols(self, cell: Cell) -> tuple[str, ...]:
+        """What is measured after the run. Outside the paper's scale `linear` runs once a method: on its first seed."""
+        if self.study.kind == "map":
+            return ("map",)
+        if self.measure == "knn":
+            return ()
+        more = self.linear and not self.scale.linear and cell.seed == self.seeds[0]
+        return (self.measure, "linear") if more else (self.measure,)
+
+
+def is_finished(run: Path, protocols: Iterable[str] = ()) -> bool:
+    """Whether a run is trained to its end and has these measurements."""
+    results = ["eval/map.npz" if name == "map" else f"eval/{name}.json" for name in protocols]
+    return all((run / name).is_file() for name in (*FINISHED, *results))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell, where it goes, and what is measured after it."""
+
+    cell: Cell
+    run: Path
+    protocols: tuple[str, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return is_finished(self.run, self.protocols)
+
+
+def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[Task]:
+    """One task a cell, whoever asks for it."""
+    tasks: dict[Cell, tuple[str, ...]] = {}
+    for cell, protocols in wanted:
+        tasks[cell] = tuple(dict.fromkeys((*tasks.get(cell, ()), *protocols)))
+    return [Task(cell, out / CELLS / cell.name, protocols) for cell, protocols in tasks.items()]
+
+
+# What two runs of one cell may differ in: where they run and how often they save, not what is learned.
+FREE = {
+    "method_defaults",
+    "data.root",
+    "data.mode",
+    "data.workers",
+    "data.max_skipped",
+    "train.device",
+    "train.compile",
+    "train.checkpoint_every",
+    "train.log_every",
+    "analyze.map",
+}
+
+# What a run finds out from its data where the recipe leaves it open.
+FOUND_OUT = {"data.size", "data.test_size", "backbone.stem", "method.num_classes", "method.num_pictures"}
+
+
+def difference(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting in which they differ: name, wanted, found. What a run has to find out itself is left open."""
+    for key in dict.fromkeys((*wanted, *found)):
+        name, value, other = f"{path}{key}", wanted.get(key), found.get(key)
+        if name in FREE or (name in FOUND_OUT and value in (None, "auto")):
+            continue
+        if isinstance(value, Mapping) and isinstance(other, Mapping | None):
+            deeper = difference(value, other or {}, f"{name}.")
+            if deeper is not None:
+                return deeper
+        elif value != other:
+            return name, value, other
+    return None
+
+
+def without_free(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The settings that decide what is learned."""
+    return {
+        key: without_free(value, f"{path}{key}.") if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if f"{path}{key}" not in FREE
+    }
+
+
+def check_settings(cell: Cell, found: Mapping[str, Any], where: str, way_out: str) -> None:
+    """Raise if settings that a run had are not what the cell has now."""
+    changed = difference(cell.settings().model_dump(mode="json"), found)
+    if changed is not None:
+        key, now, then = changed
+        raise BadInput(f"the cell {where} ran with another {key}: {then!r}, and it is {now!r} now; {way_out}")
+
+
+def check_run(cell: Cell, run: Path) -> None:
+    """Raise if a run that was begun is not what the cell is now."""
+    if (run / "config.yaml").is_file():
+        way_out = "choose another --out, or move that directory away to run it again"
+        check_settings(cell, read_config(run / "config.yaml").model_dump(mode="json"), repr(str(run)), way_out)
