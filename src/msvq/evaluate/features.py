@@ -73,13 +73,7 @@ def feature_function(
                 advance(len(images))
 
         return extract_features(
-            encoder,
-            batches(),
-            size=data.test_size,
-            mean=data.mean,
-            std=data.std,
-            device=device,
-            precision=precision,
+            encoder, batches(), size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
         )
 
     return features

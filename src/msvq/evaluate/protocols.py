@@ -1,18 +1,17 @@
 """The frozen protocols by name. A protocol never changes: what would be a change is a new version of its id."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
 
-from msvq.core.errors import BadInput, unknown
+from msvq.core.errors import BadInput
 from msvq.core.runtime import or_too_large
-from msvq.core.schema import Section, assign, explain, known_keys
+from msvq.core.schema import Section, assign, diff, explain, known_keys
 from msvq.core.version import __version__
 from msvq.evaluate.features import NOT_FINITE, EvalContext, scores
 from msvq.evaluate.finetune import FinetuneSettings, finetune
@@ -43,6 +42,12 @@ class Protocol(NamedTuple):
 
 def by_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None, seed: int) -> Result:
     """Votes of the nearest labelled pictures."""
+    num_labels = len(context.data.bank if rows is None else rows)
+    if settings.k > num_labels:
+        raise BadInput(
+            f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
+            f"--set k={num_labels} or fewer"
+        )
     bank, known, test, truth = context.features(rows)
     num_classes = max(context.data.num_classes, 1 + int(max(known.max(), truth.max())))
     test, truth = test[truth >= 0], truth[truth >= 0]
@@ -88,12 +93,8 @@ def by_finetuning(context: EvalContext, settings: FinetuneSettings, rows: Rows |
         fresh = replace(context, encoder=make_backbone(context.backbone, context.data.size))
     whole = settings.model_copy(update={"depth": "all"})  # a frozen stage of fresh weights would be no comparison
     scratch = finetune(fresh, whole, rows, seed, scratch=True).last
-    return {
-        **tuned.last._asdict(),
-        "scratch_top1": scratch.top1,
-        "scratch_top5": scratch.top5,
-        "steps": tuned.steps,
-    }
+    beside = {"scratch_top1": scratch.top1, "scratch_top5": scratch.top5, "steps": tuned.steps}
+    return {**tuned.last._asdict(), **beside}
 
 
 PROTOCOLS = {
@@ -107,56 +108,28 @@ PROTOCOLS = {
         first_seed=SEED,
     ),
     "finetune": Protocol(
-        FinetuneSettings,
-        lambda s: (f"finetune-{s.depth}/1", ("depth",)),
-        by_finetuning,
-        random=True,
-        first_seed=SEED,
+        FinetuneSettings, lambda s: (f"finetune-{s.depth}/1", ("depth",)), by_finetuning, random=True, first_seed=SEED
     ),
 }
 
 
-def check_protocols(names: Iterable[str]) -> None:
-    """Raise if there is no protocol of a name."""
-    for name in names:
-        if name not in PROTOCOLS:
-            raise unknown("protocol", name, PROTOCOLS)
-
-
-def check_neighbours(settings: Section, num_labels: int) -> None:
-    """Raise if a vote asks for more neighbours than there are."""
-    if isinstance(settings, KnnSettings) and settings.k > num_labels:
-        raise BadInput(
-            f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
-            f"--set k={num_labels} or fewer"
-        )
-
-
 def protocol_settings(kind: type[Section], given: dict[str, Any]) -> tuple[Section, dict[str, Any]]:
     """The protocol's settings, and which of the given ones change it."""
-    plain = kind().model_dump(mode="json")
-    values = deepcopy(plain)
+    values = kind().model_dump(mode="json")
     for path, value in given.items():
         assign(values, path, value)
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
         raise explain(error, known_keys(error, kind)) from None
-    wanted = settings.model_dump(mode="json")
-    return settings, {path: value for path, value in given.items() if _at(wanted, path) != _at(plain, path)}
-
-
-def _at(values: Any, path: str) -> Any:
-    for key in path.split("."):
-        values = values.get(key) if isinstance(values, dict) else None
-    return values
+    changed = [f"{change.path}." for change in diff(kind(), settings)]
+    return settings, {key: value for key, value in given.items() if any(path.startswith(f"{key}.") for path in changed)}
 
 
 def protocol_id(protocol: str, settings: Section, changes: Mapping[str, Any]) -> str:
     """The protocol's name and version; what was changed stands behind it, so that nobody compares unlike numbers."""
     name, told = PROTOCOLS[protocol].protocol_id(settings)
-    more = "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)
-    return name + more
+    return name + "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)
 
 
 def measure(
@@ -184,7 +157,6 @@ def measure(
     each = []
     for number in range(repeats):
         rows = stratified(known, labels, seed=number) if labels < 1 else None
-        check_neighbours(settings, len(known) if rows is None else len(rows))
         seed = chosen.first_seed + number
         each.append({"seed": seed, **chosen.measure(context, settings, rows, seed)})
     accuracies = [key for key in each[0] if "top1" in key or "top5" in key]

@@ -66,7 +66,7 @@ def save_neighbours(
     """
     bank = (data.bank if data.has_labels else data.train).subsample(NUM_BANK)
     source = data.test if data.has_labels else bank
-    queries = choose_queries(torch.from_numpy(source.labels), max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
+    queries = choose_queries(torch.from_numpy(source.labels), NUM_QUERIES)
     asked = ImageSplit(source.take(queries.numpy()), source.labels[queries.numpy()])
     arrays: dict[str, NDArray[Any]] = {"queries": asked.take(range(len(asked))), "query_labels": asked.labels}
     for name, encoder in encoders.items():
@@ -144,7 +144,7 @@ def make_gallery(
 ) -> dict[str, NDArray[Any]]:
     """Pictures of a few samples of a batch, what each soft label finds most similar, and the worst mistakes."""
     pictures, known = loader.pictures, torch.from_numpy(loader.pictures.labels)
-    rows = choose_queries(labels, max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
+    rows = choose_queries(labels, NUM_QUERIES)
     arrays: dict[str, NDArray[Any]] = {
         "queries": pictures.take(indices[rows].numpy()),
         "query_labels": labels[rows].numpy(),
