@@ -29,17 +29,13 @@ from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.files import packs
-from msvq.data.folders import list_folder
-from msvq.data.items import pieces
-from msvq.data.listing import Listing
 from msvq.data.loader import Loader
 from msvq.data.pack import open_pack
 from msvq.data.patterns import make_patterns
-from msvq.data.sources import DataSettings, open_dataset, open_files, probe_sizes
-from msvq.data.store import ImageSplit
-from msvq.data.stream import PIECE, Stream, Streamed
-from msvq.data.workers import Workers, available_cores, perform
-from msvq.train.progress import TrainingDisplay
+from msvq.data.sources import DataPlan, DataSettings, fitting_sizes, open_dataset
+from msvq.data.sources.folders import FileImages, list_folder
+from msvq.data.stream import PIECE, Stream, StreamedSplit
+from msvq.data.workers import Workers, available_cores, chunked, perform
 from msvq.train.trainer import Trainer
 
 REPETITIONS = 5
@@ -72,7 +68,7 @@ def main() -> None:
         given.out.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def find_pictures(chosen: list[Path] | None, folder: Path, num: int) -> tuple[str, dict[str, Listing]]:
+def find_pictures(chosen: list[Path] | None, folder: Path, num: int) -> tuple[str, dict[str, FileImages]]:
     """Sets of pictures by name, and a word about them."""
     if chosen:
         return "real", {one.name: first(list_folder(one.absolute(), use_labels=False), num) for one in chosen}
@@ -84,9 +80,8 @@ def find_pictures(chosen: list[Path] | None, folder: Path, num: int) -> tuple[st
     return "made", {"made": list_folder(folder / "made")}
 
 
-def first(listing: Listing, num: int) -> Listing:
-    root, names = listing.root, listing.names[:num]
-    return Listing(root, names, listing.stamps[:num], listing.labels[:num], min(num, listing.num_train))
+def first(listing: FileImages, num: int) -> FileImages:
+    return listing.select(np.arange(min(num, len(listing))))
 
 
 def alternate(**measured: Callable[[], float]) -> dict[str, list[float]]:
@@ -104,15 +99,15 @@ def ratio(values: dict[str, list[float]], over: str, under: str) -> dict[str, fl
     return {**rates, "ratio": round(statistics.median(each), 3), "ratios": [round(value, 3) for value in sorted(each)]}
 
 
-def packing(listing: Listing, given: Any) -> dict[str, Any]:
+def packing(listing: FileImages, given: Any) -> dict[str, Any]:
     """Pictures per second, to the file on disk: packing confined to one core, and packing with all of them.
 
     Beside it a plain loop that decodes in one process and keeps nothing.
     """
-    side, cores = max(probe_sizes(listing)), os.sched_getaffinity(0)
+    side, cores = max(fitting_sizes(listing.typical_side())), os.sched_getaffinity(0)
 
     def plain_loop() -> float:
-        some = list(pieces(listing, range(len(listing) // 3)))
+        some = list(chunked(listing, range(len(listing) // 3)))
         started = time.perf_counter()
         for piece in some:
             perform("decode", piece, side)
@@ -132,19 +127,19 @@ def packing(listing: Listing, given: Any) -> dict[str, Any]:
     return ratio(measured, "all_cores", "one_core")
 
 
-def streaming(listing: Listing, given: Any) -> dict[str, Any]:
+def streaming(listing: FileImages, given: Any) -> dict[str, Any]:
     """Pictures per second: worker processes that decode and hand back nothing, and shuffled batches from a stream."""
-    side, num_workers = max(probe_sizes(listing)), 2
+    side, num_workers = max(fitting_sizes(listing.typical_side())), 2
     alone = Workers(num_workers)
     stream = Stream(listing, side=side, max_lost=0, num_workers=num_workers)
     order = np.random.default_rng(0).permutation(len(listing))
-    pictures = ImageSplit(Streamed(stream, order), listing.labels)
+    pictures = StreamedSplit(stream, listing.labels, rows=order)
     loader = Loader(pictures, batch_size=256, seed=0, device=torch.device("cpu"))
     epochs = iter(range(1000))
 
     def decode() -> float:
         started = time.perf_counter()
-        done = sum(len(result.rows) for result in alone.map("check", pieces(listing, order, PIECE), side=side))
+        done = sum(len(result.rows) for result in alone.map("check", chunked(listing, order, PIECE), side=side))
         return done / (time.perf_counter() - started)
 
     def batches() -> float:
@@ -159,24 +154,22 @@ def streaming(listing: Listing, given: Any) -> dict[str, Any]:
     return ratio(values, "stream", "decode_alone")
 
 
-def feeding(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
+def feeding(sets: dict[str, FileImages], given: Any) -> dict[str, Any]:
     """Seconds: a training step of MSVQ at width 16, and getting its batch from a packed store."""
     listing = next(iter(sets.values()))
     results = {}
     for size in (32, 64):
         settings = resolve(data=listing.root, overrides=["backbone.width=16", f"data.size={size}"])
-        data = open_files(DataSettings(source=listing.root, size=size, test_size=size), listing, Display())
+        data = listing.open(DataPlan(DataSettings(source=listing.root), size, size), Display())
         with tempfile.TemporaryDirectory() as folder:
             settings = fill_from_data(settings, data, torch.device("cpu"))
             loader = Loader(data.train, batch_size=256, seed=0, device=torch.device("cpu"))
-            method, display = build_method(settings, size), TrainingDisplay(Display().console, total_steps=1, epochs=1)
             trainer = Trainer(
-                method,
+                build_method(settings, size),
                 loader,
                 make_augment(settings, data),
                 settings.train,
                 directory=Path(folder),
-                display=display,
                 precision=settings.train.precision,
             )
             batch = next(trainer.loader.epoch(0))
@@ -208,7 +201,7 @@ def feeding(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
     return results
 
 
-def reopening(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
+def reopening(sets: dict[str, FileImages], given: Any) -> dict[str, Any]:
     """Seconds to open a folder of 100,000 pictures that has been packed."""
     buffer = io.BytesIO()
     Image.fromarray(make_patterns(1, seed=0)[0][0]).save(buffer, "JPEG")
@@ -226,7 +219,7 @@ def reopening(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
     return {"packing": round(seconds[0], 2), "reopening": [round(value, 3) for value in sorted(seconds[1:])]}
 
 
-def memory(sets: dict[str, Listing], given: Any) -> dict[str, Any]:
+def memory(sets: dict[str, FileImages], given: Any) -> dict[str, Any]:
     """Peak of anonymous memory in MB: the same steps on one resident batch, and on a store of several GB with kNN."""
     if not Path("/proc/self/status").exists():
         return {"skipped": "needs Linux's /proc"}

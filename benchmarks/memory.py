@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,13 @@ from msvq.config.adapt import fill_from_data
 from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
-from msvq.data.hub import HubPictures
 from msvq.data.loader import Loader
 from msvq.data.pack import pack_bytes
 from msvq.data.patterns import make_patterns
-from msvq.data.sources import DataSettings, open_files
+from msvq.data.sources import DataPlan, DataSettings
+from msvq.data.sources.base import EncodedSource
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import KnnMonitor
-from msvq.train.progress import TrainingDisplay
+from msvq.train.monitors import KnnMonitor
 from msvq.train.trainer import Trainer
 
 
@@ -39,24 +39,30 @@ def main() -> None:
     Image.fromarray(make_patterns(1, seed=0)[0][0]).resize((side, side)).save(buffer, "BMP")
     num = int(gigabytes * 1e9 / pack_bytes(1, side)) if kind == "mapped" else 2000
     labels = np.arange(num, dtype=np.int64) % 10
-    items = Made(f"made {num}", buffer.getvalue(), num, labels)
-    data = open_files(DataSettings(source="hf:made", size=side, test_size=side), items, Display())
+    items = Made(
+        origin=f"made {num}",
+        root="",
+        names=Same(num),
+        labels=labels,
+        num_train=num - 1000,
+        class_names=tuple("0123456789"),
+        content=buffer.getvalue(),
+    )
+    data = items.open(DataPlan(DataSettings(source="hf:made"), side, side), Display())
     settings = resolve(recipe="folder", overrides=["backbone.width=16"])
     with tempfile.TemporaryDirectory() as folder:
         settings = fill_from_data(settings, data, torch.device("cpu"))
         loader = Loader(data.train, batch_size=settings.train.batch_size, seed=0, device=torch.device("cpu"))
-        method, display = build_method(settings, side), TrainingDisplay(Display().console, total_steps=1, epochs=1)
         trainer = Trainer(
-            method,
+            build_method(settings, side),
             loader,
             make_augment(settings, data),
             settings.train,
             directory=Path(folder),
-            display=display,
             precision=settings.train.precision,
         )
         features = feature_function(data, torch.device("cpu"), "fp32")
-        knn = KnnMonitor(data, settings.evaluate, epochs=1, features=features)
+        knn = KnnMonitor(data, settings.evaluate, features=features)
         with PeakOfAnonymous() as peak:
             batches = trainer.loader.epoch(0)
             batch = next(batches)
@@ -64,24 +70,24 @@ def main() -> None:
                 trainer.train_step(*batch, 0.01)
                 batch = next(batches) if kind == "mapped" else batch
             if kind == "mapped":
-                knn.measure(trainer.method, 1)
+                knn.measure(trainer.method.encoder)
                 for _ in range(3):
                     trainer.train_step(*next(batches), 0.01)
     mapped = pack_bytes(num, side) / 1e9 if kind == "mapped" else 0
     print(json.dumps({"anonymous_mb": round(peak.mb, 1), "store_gb": round(mapped, 2), "knn_bank": len(knn.bank)}))
 
 
-class Made(HubPictures):
+@dataclass(frozen=True, kw_only=True)
+class Made(EncodedSource):
     """Any number of pictures, all the same: what matters is where their pixels are."""
 
-    def __init__(self, root: str, content: bytes, num: int, labels: Any) -> None:
-        num_train = num - 1000
-        super().__init__(root, Same(num), labels, num_train, tuple("0123456789"), (), (), "", f"{root} {len(content)}")
-        object.__setattr__(self, "content", content)
+    content: bytes
 
     def __getitem__(self, index: int) -> bytes:
-        content: bytes = self.content  # type: ignore[attr-defined]
-        return content
+        return self.content
+
+    def fingerprint(self) -> str:
+        return f"{self.origin} {len(self.content)}"
 
 
 class Same(Sequence[str]):

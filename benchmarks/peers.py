@@ -21,14 +21,12 @@ from torch import Tensor, nn
 from msvq.config.adapt import fill_from_data
 from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import resolve
-from msvq.core.console import Display
 from msvq.core.runtime import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.methods import Batch
 from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
-from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
@@ -71,7 +69,6 @@ class Product:
             settings.train,
             precision=settings.train.precision,
             directory=Path(self.directory.name),
-            display=TrainingDisplay(Display().console, total_steps=1, epochs=1),
         )
         self.trainer.method.train()
 

@@ -153,8 +153,8 @@ def train(run: Run, data: ImageDataset, pace: list[float], *, width: int, points
 
 def accuracy(encoder: torch.nn.Module, data: ImageDataset) -> float:
     features = feature_function(data, CPU, resolve_precision("auto", CPU))
-    bank, test = (features(encoder, part) for part in (data.bank, data.test))
-    return knn_accuracy(bank, test, (data.bank.labels, data.test.labels), k=200, temp=0.1)
+    bank, test = (features(encoder, part) for part in (data.labelled, data.test))
+    return knn_accuracy(bank, test, (data.labelled.labels, data.test.labels), k=200, temp=0.1)
 
 
 def minutes_to(curve: list[dict[str, float]], target: float) -> float | None:

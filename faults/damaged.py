@@ -17,8 +17,8 @@ from faults.processes import photographs
 from faults.small import Row, differences, train
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.folders import list_folder
 from msvq.data.pack import FILES, open_pack
+from msvq.data.sources.folders import list_folder
 from msvq.report.page import write_report
 from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
 from msvq.runs.encoder import load_encoder

@@ -1,7 +1,7 @@
 """Files cut and changed at 200 random places each: refused in a sentence or made anew, never wrong.
 
-Checkpoints, metrics and configs have theirs in tests/train; archives in tests/data/test_archives.py; pictures in
-tests/data/test_decode.py; CIFAR batches in tests/data/test_official.py.
+Checkpoints, metrics and configs have theirs in tests/train; archives in tests/data/test_download.py; pictures in
+tests/data/test_decode.py; CIFAR batches in tests/data/test_benchmarks.py.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from msvq.cli import main
 from msvq.core.array_cache import verified, with_checksum
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.arrays import read_arrays
-from msvq.data.folders import list_folder
 from msvq.data.pack import FILES, open_pack
+from msvq.data.sources.arrays import read_arrays
+from msvq.data.sources.folders import list_folder
 from msvq.data.workers import Result, Task, perform
 from msvq.runs.encoder import SEAL, load_encoder
 from msvq.runs.run_dir import METADATA, WEIGHTS
@@ -212,7 +212,7 @@ def test_weights_of_another_run_are_not_taken_for_its_own(run: msvq.Run, tmp_pat
 
 def arrays_in(path: Path) -> str:
     splits = read_arrays(path)
-    parts = (splits.train, splits.bank, splits.test)
+    parts = (splits.train, splits.labelled, splits.test)
     return fingerprint(splits.class_names, *(array for part in parts for array in (part.images, part.labels)))
 
 

@@ -2,21 +2,21 @@
 
 What is tried elsewhere, file by file:
   pickles in .npy and .npz                tests/data/test_arrays.py
-  pickles in CIFAR batches                tests/data/test_official.py (test_a_batch_cannot_run_code)
+  pickles in CIFAR batches                tests/data/test_benchmarks.py (test_a_batch_cannot_run_code)
   pickles in last.ckpt on --resume        tests/train/test_checkpoint.py (test_a_checkpoint_cannot_run_code)
   file.py:Class in a recipe, on --resume  tests/methods/test_external.py
   file.py:function as a backbone, weights
   from the network, in a recipe           tests/test_any_backbone.py
   pickles as weights to start from        tests/model/test_initial.py
-  ../, absolute names, links, devices and
-  bombs in tar and zip                    tests/data/test_archives.py (test_a_hostile_member_is_named_and_nothing_stays)
+  ../, absolute names, links and devices
+  in tar and zip                          tests/data/test_download.py (test_no_archive_writes_outside_its_folder)
   links out of a run directory            tests/test_directory.py
   pictures: bombs, formats that start
   programs, pipes, links to themselves    tests/data/test_decode.py
   links in circles, pipes in folders      tests/data/test_folders.py
   pictures that kill their process        tests/data/test_workers.py
   files cut or changed                    tests/test_damage.py
-  archives with another checksum          tests/data/test_official_sets.py
+  archives with another checksum          tests/data/test_benchmark_sets.py
   markup in names, in the page            tests/report/test_page.py, test_browser.py
   odd bytes in names, to the report       tests/test_own_pictures.py
   modules and settings of libraries in
@@ -53,7 +53,7 @@ from msvq.cli import main
 from msvq.config.resolve import read_config, resolve
 from msvq.core.array_cache import verified, with_checksum
 from msvq.core.errors import BadInput
-from msvq.data.hub import open_hub
+from msvq.data.sources.hub import open_hub
 from msvq.methods import METHODS
 from msvq.report.page import write_report
 from msvq.report.summary import summary

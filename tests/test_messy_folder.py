@@ -14,8 +14,7 @@ from PIL import Image
 
 import msvq
 from msvq.cli import main
-from msvq.data.folders import list_folder
-from msvq.data.listing import Listing
+from msvq.data.sources.folders import FileImages, list_folder
 
 SETS = ["backbone.width=2", "method.hidden_dim=8", "data.workers=1", "train.warmup_epochs=0", "data.max_skipped=0.5"]
 FAST = ["--epochs", "1", *(word for setting in SETS for word in ("--set", setting))]
@@ -139,7 +138,7 @@ def test_it_survives_everything(folder: Path, tmp_path: Path, capsys: pytest.Cap
 def test_a_file_that_vanishes_between_listing_and_reading_is_skipped(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def listed_then_removed(root: Path, **options: bool) -> Listing:
+    def listed_then_removed(root: Path, **options: bool) -> FileImages:
         listing = list_folder(root, **options)
         (folder / "plain 07.png").unlink(missing_ok=True)
         return listing

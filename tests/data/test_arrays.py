@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
-from msvq.data.arrays import read_arrays
-from msvq.data.listing import choose
 from msvq.data.sources import DataSettings, open_dataset
+from msvq.data.sources.arrays import read_arrays
+from msvq.data.store import random_subset
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(256, size=(40, 12, 10, 3), dtype=np.uint8)
@@ -43,7 +43,7 @@ def test_a_npy_is_mapped_and_has_no_labels(tmp_path: Path) -> None:
     found = read_arrays(tmp_path / "set.npy")
     assert isinstance(found.train.images, np.memmap)
     assert same(found.train.images, IMAGES)
-    assert (len(found.bank), len(found.test), found.class_names, found.notes) == (0, 0, (), ())
+    assert (len(found.labelled), len(found.test), found.class_names, found.notes) == (0, 0, (), ())
     assert (found.train.labels == -1).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -66,7 +66,7 @@ def test_a_npz_may_name_its_arrays_in_many_ways(path: Path, names: tuple[str, ..
     found = read_arrays(path)
     assert same(found.train.images, IMAGES) and same(found.test.images, TEST)
     assert np.array_equal(found.train.labels, LABELS) and np.array_equal(found.test.labels, TEST_LABELS)
-    assert found.bank is found.train
+    assert found.labelled is found.train
     assert (found.class_names, found.notes) == (("0", "1", "2", "3"), ())
 
 
@@ -111,10 +111,10 @@ def test_a_tenth_of_each_class_is_held_out_where_there_is_no_test_split(path: Pa
     found = read_arrays(path)
     assert found.notes == ("no labelled test pictures: 4 of the labelled pictures are held out to judge by",)
     assert np.bincount(found.test.labels).tolist() == [1, 2, 1]
-    assert np.bincount(found.bank.labels).tolist() == [9, 18, 1]
+    assert np.bincount(found.labelled.labels).tolist() == [9, 18, 1]
     assert len(found.train) == 36 and (found.train.labels == -1).sum() == 8
     where = {image.tobytes(): number for number, image in enumerate(IMAGES)}
-    splits = {"train": found.train, "bank": found.bank, "test": found.test}
+    splits = {"train": found.train, "bank": found.labelled, "test": found.test}
     rows = {name: [where[image.tobytes()] for image in split.take(range(len(split)))] for name, split in splits.items()}
     assert sorted(rows["train"] + rows["test"]) == list(range(40))
     assert rows["train"] == sorted(rows["train"]) and rows["bank"] == rows["train"][:28]
@@ -150,12 +150,12 @@ def test_labels_that_do_not_fit_are_refused(path: Path) -> None:
 def test_one_class_is_no_class_and_labels_can_be_left_out(path: Path) -> None:
     np.savez(path, images=IMAGES, labels=np.zeros(40, int))
     found = read_arrays(path)
-    assert (len(found.train), len(found.bank), len(found.test), found.class_names) == (40, 0, 0, ())
+    assert (len(found.train), len(found.labelled), len(found.test), found.class_names) == (40, 0, 0, ())
     assert (found.train.labels == -1).all()
     np.savez(path, images=IMAGES, labels=LABELS, test_images=TEST, test_labels=TEST_LABELS)
     found = read_arrays(path, use_labels=False)
     assert same(found.train.images, IMAGES) and (found.train.labels == -1).all()
-    assert (len(found.bank), len(found.test), found.class_names) == (0, 0, ())
+    assert (len(found.labelled), len(found.test), found.class_names) == (0, 0, ())
 
 
 def test_test_pictures_without_a_label_are_left_out(path: Path) -> None:
@@ -251,7 +251,7 @@ def test_it_becomes_a_data_set(path: Path) -> None:
     np.savez(path, images=IMAGES, labels=LABELS, test_images=TEST, test_labels=TEST_LABELS)
     data = open_dataset(DataSettings(source=str(path), limit=30))
     assert (data.name, data.num_classes, data.size, data.test_size) == ("set", 4, 32, 32)
-    chosen = choose(len(IMAGES), 30)  # not the first: a file may be sorted by class
+    chosen = random_subset(len(IMAGES), 30)  # not the first: a file may be sorted by class
     assert same(data.train.images, IMAGES[chosen]) and same(data.test.images, TEST)
     assert np.allclose(data.mean, IMAGES[chosen].mean(axis=(0, 1, 2)) / 255, atol=1e-4)
     assert np.allclose(data.std, IMAGES[chosen].std(axis=(0, 1, 2)) / 255, atol=1e-4)

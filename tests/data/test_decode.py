@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.data.decode import Unreadable, decode, examine, header_size
-from msvq.data.folders import walk
+from msvq.data.sources.folders import walk
 from msvq.data.workers import perform
 
 Paint = Callable[..., Image.Image]
@@ -202,8 +202,8 @@ def test_facts_tell_equal_and_similar_pictures(paint: Paint, encode: Encode) -> 
     assert (str(first["mode"]), str(first["format"])) == ("RGB", "PNG")
     assert first == again
     assert first["content"] != smaller["content"]
-    assert int(first["look"] ^ smaller["look"]).bit_count() <= 8
-    assert int(first["look"] ^ other["look"]).bit_count() >= 16
+    assert int(first["dhash"] ^ smaller["dhash"]).bit_count() <= 8
+    assert int(first["dhash"] ^ other["dhash"]).bit_count() >= 16
     assert first["thumbnail"].shape == (8, 8, 3)
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from msvq.core.errors import BadInput
 from msvq.core.files import SECTIONS
-from msvq.data.folders import list_folder, walk
-from msvq.data.listing import Listing, limit_train
+from msvq.data.sources.folders import FileImages, list_folder, walk
 
 Fill = Callable[..., None]
 
@@ -20,21 +19,21 @@ def numbered(folder: str, num: int, ending: str = "png") -> list[str]:
     return [f"{folder}{i:02}.{ending}" for i in range(num)]
 
 
-def train(listing: Listing) -> list[str]:
+def train(listing: FileImages) -> list[str]:
     return listing.names[: listing.num_train]
 
 
-def judged(listing: Listing) -> list[str]:
+def judged(listing: FileImages) -> list[str]:
     return listing.names[listing.num_train :]
 
 
-def classes(listing: Listing, names: Sequence[str]) -> dict[str, str | None]:
+def classes(listing: FileImages, names: Sequence[str]) -> dict[str, str | None]:
     """The class of each picture."""
     label = dict(zip(listing.names, listing.labels.tolist(), strict=True))
     return {name: listing.class_names[label[name]] if label[name] >= 0 else None for name in names}
 
 
-def has_no_labels(listing: Listing) -> bool:
+def has_no_labels(listing: FileImages) -> bool:
     return listing.class_names == () and (listing.labels == -1).all() and listing.num_train == len(listing)
 
 
@@ -44,7 +43,7 @@ def test_a_flat_folder_has_no_labels(tmp_path: Path, fill: Fill) -> None:
     assert listing.names == ["10.gif", "9.bmp", "a.jpg", "b.png", "c.webp"]
     assert has_no_labels(listing)
     assert listing[2] == str(tmp_path / "a.jpg")
-    assert listing.stamps[2].tolist() == [
+    assert listing.size_mtime[2].tolist() == [
         (tmp_path / "a.jpg").stat().st_size,
         (tmp_path / "a.jpg").stat().st_mtime_ns,
     ]
@@ -59,7 +58,7 @@ def test_a_folder_per_class_gives_labels_and_a_held_out_tenth(tmp_path: Path, fi
     assert Counter(name.split("/")[0] for name in judged(listing)) == {"dog": 2, "cat": 3, "Ant": 1}
     assert not set(train(listing)) & set(judged(listing))
     assert sorted(listing.names) == sorted(walk(tmp_path).names)
-    assert listing.num_bank == listing.num_train == 47
+    assert listing.num_labelled == listing.num_train == 47
     assert listing.notes == (
         "no labelled test pictures: 6 of the labelled pictures are held out to judge by",
         "3 classes, by folder; --set data.labels=none leaves them out",
@@ -92,7 +91,7 @@ def test_a_few_loose_pictures_beside_classes_have_no_label(tmp_path: Path, fill:
         "a/01.png": "a",
     }
     assert train(listing)[-2:] == ["loose.png", "other.png"]  # after those with a label
-    assert (listing.num_train, listing.num_bank) == (20, 18)
+    assert (listing.num_train, listing.num_labelled) == (20, 18)
     fill(tmp_path, numbered("more", 20))
     assert has_no_labels(list_folder(tmp_path))
 
@@ -130,7 +129,7 @@ def test_what_is_unlabeled_is_learned_from_without_a_class(tmp_path: Path, fill:
         *numbered("unlabeled/a/", 2),
     ]
     assert listing.labels.tolist() == [0, 0, 0, 1, 1, 1, *[-1] * 6, 1, 1]
-    assert (listing.num_train, listing.num_bank) == (12, 6)
+    assert (listing.num_train, listing.num_labelled) == (12, 6)
 
 
 def test_train_without_classes_leaves_the_test_split_out(tmp_path: Path, fill: Fill) -> None:
@@ -241,7 +240,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path, fill: Fill) -> No
     (root / "broken").symlink_to(root / "nothing")
     found = walk(root)
     assert found.names == ["broken.png", "far/there.png", "link.png", "loop.png", "sub/a.png"]
-    assert [stamp == (-1, -1) for stamp in found.stamps] == [True, False, False, True, False]
+    assert [stamp == (-1, -1) for stamp in found.size_mtime] == [True, False, False, True, False]
     assert found.num_others == 2
 
 
@@ -274,17 +273,17 @@ def test_a_limit_takes_pictures_of_every_class_and_leaves_the_test_split(tmp_pat
     fill(tmp_path, [*numbered("train/a/", 30), *numbered("train/b/", 30), *numbered("train/c/", 30)])
     fill(tmp_path, [*numbered("test/a/", 5), *numbered("unlabeled/", 10)])
     whole = list_folder(tmp_path)
-    part = limit_train(whole, 40)
+    part = whole.limit(40)
     assert (part.num_train, len(part)) == (40, 45)
     assert judged(part) == judged(whole)
     assert [name for name in whole.names if name in set(part.names)] == part.names  # in the same order
     assert set(classes(part, train(part)).values()) == {"a", "b", "c", None}
     where = [whole.names.index(name) for name in part.names]
     assert np.array_equal(part.labels, whole.labels[where])
-    assert np.array_equal(part.stamps, whole.stamps[where])
-    assert part.num_bank == sum(label is not None for label in classes(part, train(part)).values())
-    assert limit_train(whole, 40).names == part.names
-    assert limit_train(whole, 1000) is whole and limit_train(whole, None) is whole
+    assert np.array_equal(part.size_mtime, whole.size_mtime[where])
+    assert part.num_labelled == sum(label is not None for label in classes(part, train(part)).values())
+    assert whole.limit(40).names == part.names
+    assert whole.limit(1000) is whole and whole.limit(None) is whole
 
 
 def test_the_fingerprint_follows_the_files(tmp_path: Path, fill: Fill) -> None:

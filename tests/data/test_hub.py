@@ -16,9 +16,9 @@ import msvq
 from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
 from msvq.data.decode import decode
-from msvq.data.hub import open_hub
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.search.source import open_source
+from msvq.data.sources.hub import open_hub
+from msvq.search.embedding import open_source
 
 datasets: Any = pytest.importorskip("datasets")
 
@@ -74,7 +74,7 @@ def contents(paint: Paint, encode: Encode) -> list[bytes | None]:
 def test_a_folder_in_the_librarys_layout_has_labels_and_a_test_split(images: Path) -> None:
     found = open_hub(str(images))
     assert found.class_names == ("cat", "dog")
-    assert (len(found), found.num_train, found.num_bank, found.notes) == (20, 10, 10, ())
+    assert (len(found), found.num_train, found.num_labelled, found.notes) == (20, 10, 10, ())
     assert found.labels.tolist() == [0] * 5 + [1] * 5 + [0] * 5 + [1] * 5
     assert found.names[0] == "train 0" and found.names[10] == "test 0"
     for index, name in ((0, "train/cat/0"), (9, "train/dog/4"), (10, "test/cat/0"), (19, "test/dog/4")):
@@ -90,7 +90,7 @@ def test_it_becomes_a_data_set(images: Path) -> None:
     assert isinstance(data.test.images, np.ndarray)
     assert np.array_equal(data.test.images, np.stack(expected))
     assert data.test.labels.tolist() == [0] * 5 + [1] * 5
-    assert len(data.train) == len(data.bank) == 10
+    assert len(data.train) == len(data.labelled) == 10
     assert data.train.names is not None and data.train.names[3] == "train 3"
 
 
@@ -109,7 +109,7 @@ def test_its_pack_is_found_again_until_the_files_change(images: Path, monkeypatc
 
 
 def test_another_process_finds_the_same_pictures(images: Path) -> None:
-    code = "import sys; from msvq.data.hub import open_hub; print(open_hub(sys.argv[1]).fingerprint())"
+    code = "import sys; from msvq.data.sources.hub import open_hub; print(open_hub(sys.argv[1]).fingerprint())"
     said = subprocess.run([sys.executable, "-c", code, str(images)], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == open_hub(str(images)).fingerprint()
 
@@ -134,7 +134,7 @@ def test_a_tenth_is_held_out_where_there_is_no_test_split(tmp_path: Path, conten
     labels: list[int | None] = [None if i in (0, 7) else i % 2 for i in range(30)]
     found = open_hub(save(tmp_path / "set", train=table(contents, labels)))
     assert found.notes == ("no labelled test pictures: 2 of the labelled pictures are held out to judge by",)
-    assert (found.num_train, found.num_bank, len(found)) == (28, 26, 30)
+    assert (found.num_train, found.num_labelled, len(found)) == (28, 26, 30)
     assert sorted(found.labels[28:].tolist()) == [0, 1]
     assert found.labels[26:28].tolist() == [-1, -1]
     assert [found[26], found[27]] == [contents[0], contents[7]]
@@ -177,7 +177,7 @@ def test_the_whole_set_is_every_split_in_its_own_order(tmp_path: Path, contents:
     starts = {"train": 0, "validation": 4, "test": 6}
     splits = {n: table(contents[starts[n] : starts[n] + len(some)], some) for n, some in labels.items()}
     name = save(tmp_path / "set", **splits)
-    found = open_hub(name, whole=True)
+    found = open_hub(name, keep_all=True)
     expected = {f"{n} {i}": contents[starts[n] + i] for n, some in labels.items() for i in range(len(some))}
     known = {f"{n} {i}": -1 if label is None else label for n, some in labels.items() for i, label in enumerate(some)}
     assert (len(found), found.num_train, found.class_names, found.notes) == (9, 9, ("x", "y", "z"), ())
@@ -186,7 +186,7 @@ def test_the_whole_set_is_every_split_in_its_own_order(tmp_path: Path, contents:
     for split, some in labels.items():
         own = [n for n in found.names if n.split()[0] == split]
         assert own == [f"{split} {i}" for i in range(len(some))]
-    without = open_hub(name, use_labels=False, whole=True)
+    without = open_hub(name, use_labels=False, keep_all=True)
     assert (without.names, set(without.labels.tolist()), without.class_names) == (found.names, {-1}, ())
     assert found.fingerprint() != open_hub(name).fingerprint()
 

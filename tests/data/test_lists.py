@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from msvq.core.errors import BadInput
-from msvq.data.listing import Listing
-from msvq.data.lists import list_file
+from msvq.data.sources.folders import FileImages
+from msvq.data.sources.lists import list_file
 from msvq.data.workers import perform
 
 Fill = Callable[..., None]
-Write = Callable[[str, str], Listing]
+Write = Callable[[str, str], FileImages]
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def write(tmp_path: Path, fill: Fill) -> Write:
     """Write a list beside pictures a.png .. f.png and read it."""
     fill(tmp_path, [f"{letter}.png" for letter in "abcdef"])
 
-    def make(name: str, text: str) -> Listing:
+    def make(name: str, text: str) -> FileImages:
         (tmp_path / name).write_bytes(os.fsencode(text))
         return list_file(tmp_path / name)
 
     return make
 
 
-def as_written(listing: Listing) -> list[tuple[str, str | None, str]]:
+def as_written(listing: FileImages) -> list[tuple[str, str | None, str]]:
     """Name, class and split of each picture, by name."""
     rows = zip(listing.names, listing.labels.tolist(), strict=True)
     return sorted(
@@ -36,7 +36,7 @@ def as_written(listing: Listing) -> list[tuple[str, str | None, str]]:
     )
 
 
-def classes(listing: Listing) -> dict[str, str | None]:
+def classes(listing: FileImages) -> dict[str, str | None]:
     return {name: kind for name, kind, _ in as_written(listing)}
 
 
@@ -125,7 +125,7 @@ def test_numbers_are_sorted_as_numbers_and_before_words(write: Write) -> None:
 def test_some_may_have_no_label_and_one_label_is_none(write: Write) -> None:
     listing = write("list.csv", "file,label\na.png,x\nb.png,\nc.png,y\nd.png\ne.png,x\n")
     assert classes(listing) == {"a.png": "x", "b.png": None, "c.png": "y", "d.png": None, "e.png": "x"}
-    assert listing.names[listing.num_bank : listing.num_train] == ["b.png", "d.png"]
+    assert listing.names[listing.num_labelled : listing.num_train] == ["b.png", "d.png"]
     alone = write("list.csv", "a.png,x\nb.png,x\n")
     assert (alone.class_names, alone.labels.tolist()) == ((), [-1, -1])
 
@@ -140,7 +140,7 @@ def test_files_that_are_missing_are_listed_and_have_their_reason_later(write: Wr
     long, nul = "x" * 300 + ".png", "nu\0l.png"
     listing = write("list.txt", f"a.png\ngone.png\n{long}\nb.png\nsub/none.png\n{nul}\n")
     assert listing.names == ["a.png", "gone.png", long, "b.png", "sub/none.png", nul]
-    assert (listing.stamps[[1, 2, 4, 5]] == -1).all() and (listing.stamps[[0, 3]] > 0).all()
+    assert (listing.size_mtime[[1, 2, 4, 5]] == -1).all() and (listing.size_mtime[[0, 3]] > 0).all()
     assert perform("check", [listing[i] for i in range(6)], 8).reasons == {
         1: "is not there",
         2: "cannot be read: File name too long",

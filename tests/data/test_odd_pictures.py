@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from msvq.data.decode import decode, examine, header_size
-from msvq.data.folders import walk
+from msvq.data.sources.folders import walk
 
 Paint = Callable[..., Image.Image]
 Encode = Callable[..., bytes]

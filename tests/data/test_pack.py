@@ -24,15 +24,13 @@ from rich.console import Console
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.decode import decode
-from msvq.data.folders import list_folder
-from msvq.data.items import Items
-from msvq.data.listing import limit_train
-from msvq.data.lists import list_file
-from msvq.data.names import Names
+from msvq.data.decode import check_skipped, decode
 from msvq.data.pack import Pack, open_pack
-from msvq.data.skipping import check_skipped
 from msvq.data.sources import DataSettings, open_dataset
+from msvq.data.sources.base import EncodedSource
+from msvq.data.sources.folders import list_folder
+from msvq.data.sources.lists import list_file
+from msvq.data.store import Names
 from msvq.data.workers import Result, Task, Workers, perform
 
 Fill = Callable[..., None]
@@ -79,7 +77,7 @@ def folder(tmp_path: Path, home: Path, fill: Fill) -> Path:
     return root
 
 
-def pack_of(items: Items | Path, *, side: int = SIDE, pixels: bool = True, max_skipped: float = 0.1) -> Pack:
+def pack_of(items: EncodedSource | Path, *, side: int = SIDE, pixels: bool = True, max_skipped: float = 0.1) -> Pack:
     items = list_folder(items) if isinstance(items, Path) else items
     return open_pack(items, side=side, pixels=pixels, max_skipped=max_skipped, num_workers=2, display=Display())
 
@@ -424,8 +422,7 @@ PACK = """
 import sys, time
 from pathlib import Path
 from msvq.data import pack as pack_module
-from msvq.data.folders import list_folder
-from msvq.data.listing import limit_train
+from msvq.data.sources.folders import list_folder
 from msvq.core.console import Display
 from rich.console import Console
 decode_all = pack_module._decode_all
@@ -549,12 +546,12 @@ def test_names_are_read_from_disk_one_at_a_time(tmp_path: Path, home: Path, fill
     assert sorted(expected) == sorted(strange)
     assert isinstance(names.blob, np.memmap)
     assert list(names) == expected and len(names) == 5
-    assert (names[-1], names[1:4], names[::-2]) == (expected[-1], expected[1:4], expected[::-2])
+    assert (names[-1], list(names[1:4]), list(names[::-2])) == (expected[-1], expected[1:4], expected[::-2])
     for start, stop in ((0, 2), (2, None), (1, 4), (5, None), (0, 0), (3, 99)):
-        part = names.part(start, stop)
+        part = names[start:stop]
         assert isinstance(part, Names)
         assert list(part) == expected[start:stop]
-        assert list(part.part(1, None)) == expected[start:stop][1:]
+        assert list(part[1:]) == expected[start:stop][1:]
     for index in (5, -6):
         with pytest.raises(IndexError):
             names[index]
@@ -581,9 +578,9 @@ def test_a_data_set_of_a_folder_has_its_splits_labels_and_names(
     (root / "test" / "b" / "4.png").write_bytes(b"")
     data = open_dataset(DataSettings(source=str(root), max_skipped=0.2))
     assert data.train.labels.tolist() == [0] * 4 + [1] * 5 + [-1]
-    assert data.bank.labels.tolist() == [0] * 4 + [1] * 5
+    assert data.labelled.labels.tolist() == [0] * 4 + [1] * 5
     assert data.test.labels.tolist() == [0] * 5 + [1] * 4
-    for split in (data.train, data.bank, data.test):
+    for split in (data.train, data.labelled, data.test):
         assert split.names is not None
         assert isinstance(split.images, np.ndarray)
         expected = [decode(str(root / name), 32) for name in split.names]
@@ -598,7 +595,7 @@ def test_a_choice_of_the_pictures_leaves_the_whole_pack_alone(
 ) -> None:
     def open_some(limit: int | None) -> int:
         asked = in_process.asked
-        listing = limit_train(list_folder(folder), limit)
+        listing = list_folder(folder).limit(limit)
         open_pack(listing, side=SIDE, pixels=True, max_skipped=0.5, num_workers=1, display=Display())
         return in_process.asked - asked
 

@@ -9,9 +9,8 @@ import pytest
 from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.data.decode import decode
-from msvq.data.folders import list_folder
-from msvq.data.listing import Listing, limit_train
 from msvq.data.pack import Pack, is_packed, open_pack
+from msvq.data.sources.folders import FileImages, list_folder
 from msvq.preflight.plan import plan
 
 Fill = Callable[..., None]
@@ -25,7 +24,7 @@ def folder(tmp_path: Path, home: Path, fill: Fill) -> Path:
     return root
 
 
-def pack_of(items: Listing, *, side: int = SIDE, pixels: bool = True) -> Pack:
+def pack_of(items: FileImages, *, side: int = SIDE, pixels: bool = True) -> Pack:
     return open_pack(items, side=side, pixels=pixels, max_skipped=0.1, num_workers=1, display=Display())
 
 
@@ -37,7 +36,7 @@ def test_pictures_are_packed_once_their_pixels_are(folder: Path, home: Path, fil
     pack_of(list_folder(folder))
     assert is_packed(list_folder(folder), SIDE)
     assert not is_packed(list_folder(folder), 2 * SIDE)
-    assert not is_packed(limit_train(list_folder(folder), 6), SIDE)
+    assert not is_packed(list_folder(folder).limit(6), SIDE)
     fill(folder, ["12.png"])
     assert not is_packed(list_folder(folder), SIDE)
 

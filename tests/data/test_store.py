@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from msvq.data.names import Names
-from msvq.data.store import ImageSplit
+from msvq.data.store import ImageSplit, Names
 
 IMAGES = np.random.default_rng(0).integers(256, size=(100, 4, 4, 3), dtype=np.uint8)
 PICTURES = ImageSplit(IMAGES, np.arange(100) % 2, Names.of(f"{i}.png" for i in range(100)))
 
 
 def test_a_part_is_a_view_with_its_names() -> None:
-    part = PICTURES.part(10, 20)
+    part = PICTURES.slice(10, 20)
     assert np.shares_memory(np.asarray(part.images), IMAGES)
     assert np.array_equal(part.take([0, 9]), IMAGES[[10, 19]])
     assert part.names is not None
@@ -27,7 +26,7 @@ def test_a_thinned_split_is_a_random_choice_that_keeps_every_class() -> None:
     in_order = np.concatenate(list(thin.batches_in_order(7)))
     assert np.array_equal(in_order, IMAGES[thin.rows])
     assert np.array_equal(thin.take([3, 4]), IMAGES[thin.rows[[3, 4]]])
-    assert np.array_equal(thin.part(5, 9).take(range(4)), IMAGES[thin.rows[5:9]])
+    assert np.array_equal(thin.slice(5, 9).take(range(4)), IMAGES[thin.rows[5:9]])
     again = PICTURES.subsample(30).rows
     assert again is not None
     assert np.array_equal(again, thin.rows)

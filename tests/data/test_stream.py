@@ -13,7 +13,7 @@ from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.data.stream import Streamed
+from msvq.data.stream import StreamedSplit
 
 Fill = Callable[..., None]
 
@@ -40,13 +40,12 @@ def everything(pictures: ImageSplit, num: int) -> NDArray[np.uint8]:
 
 
 def name_of(pictures: ImageSplit, index: int) -> str:
-    assert pictures.names is not None
-    return pictures.names[index]
+    return pictures.file_names()[index]
 
 
 def test_a_stream_gives_what_the_store_gives(folder: Path) -> None:
     stored, streamed = opened(folder, "store"), opened(folder)
-    assert isinstance(streamed.train.images, Streamed)
+    assert isinstance(streamed.train, StreamedSplit)
     assert stored.stream is None and streamed.stream is not None
     assert (streamed.mean, streamed.std, streamed.size) == (stored.mean, stored.std, stored.size)
     assert streamed.skipped == stored.skipped
@@ -59,13 +58,13 @@ def test_a_stream_gives_what_the_store_gives(folder: Path) -> None:
         assert images.dtype == np.uint8 and images.flags.writeable
     for one, other in (
         (stored.train, streamed.train),
-        (stored.bank, streamed.bank),
+        (stored.labelled, streamed.labelled),
         (stored.test, streamed.test),
-        (stored.train.part(10, 90).part(0, 45), streamed.train.part(10, 90).part(0, 45)),
+        (stored.train.slice(10, 90).slice(0, 45), streamed.train.slice(10, 90).slice(0, 45)),
     ):
-        assert one.images.shape == other.images.shape
+        assert one.shape == other.shape
         assert np.array_equal(one.labels, other.labels)
-        assert one.names is not None and other.names is not None and list(one.names) == list(other.names)
+        assert all(one.file_names()) and one.file_names() == other.file_names()
         assert np.array_equal(everything(one, 20), everything(other, 20))
         assert np.array_equal(one.take([5, 1, 1]), other.take([5, 1, 1]))
         assert np.array_equal(everything(one.sample(6), 6), everything(other.sample(6), 6))
@@ -143,7 +142,7 @@ def test_a_folder_that_is_gone_ends_it_soon(folder: Path) -> None:
     data = opened(folder, max_skipped=1.0)
     folder.rename(folder.with_name("elsewhere"))
     with pytest.raises(BadInput, match=r"can be read any more; are they still there\?"):
-        data.train.part(0, 8).take([3])
+        data.train.slice(0, 8).take([3])
 
 
 def test_stopping_early_leaves_the_stream_usable(folder: Path) -> None:

@@ -196,9 +196,9 @@ def test_what_cannot_be_fine_tuned_is_said() -> None:
         tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, depth="last")
     with pytest.raises(BadInput, match="one class"):
         tune(tiny(), data, np.array([0, 2, 4]))
-    empty = data.test.part(0, 0)
+    empty = data.test.slice(0, 0)
     with pytest.raises(BadInput, match="no labelled test picture"):
-        tune(tiny(), ImageDataset("stripes", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16))
+        tune(tiny(), ImageDataset("stripes", data.labelled, data.labelled, empty, (), data.mean, data.std, 16, 16))
     with pytest.raises(BadInput, match=r"cannot take crops of 8 pixels .*; --set view.scale=1"):
         tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, view=ViewSettings(scale=0.5))
     with pytest.raises(BadInput, match="lower learning rate"):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.data.patterns import make_patterns
-from msvq.data.store import ImageDataset, ImageSplit
+from msvq.data.store import ImageSplit
 from msvq.evaluate import knn
 from msvq.evaluate.diagnostics.gallery import choose_queries, nearest
 from msvq.evaluate.features import extract_features
-from msvq.evaluate.knn import EvaluateSettings, KnnMonitor, knn_accuracy, knn_predict, knn_scores, last_bank
+from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank
 from msvq.model.backbones import ResNet
 
 
@@ -202,31 +201,6 @@ def numbered(num: int) -> ImageSplit:
     return ImageSplit(images, np.arange(num, dtype=np.int64) % 4)
 
 
-@pytest.fixture
-def monitor() -> KnnMonitor:
-    """It takes a matrix for an encoder: a row is the feature of the picture with its number."""
-    pictures = numbered(40)
-    data = ImageDataset("x", pictures, pictures, pictures, tuple("abcd"), (0.5,) * 3, (0.25,) * 3, 8, 8)
-
-    def features(encoder: Any, some: ImageSplit) -> Tensor:
-        found: Tensor = encoder[torch.from_numpy(some.take(range(len(some)))[:, 0, 0, 0].astype(np.int64))]
-        return found
-
-    return KnnMonitor(data, EvaluateSettings(knn_k=1), epochs=3, features=features)
-
-
-def measured(monitor: KnnMonitor, encoder: Tensor, epoch: int) -> Any:
-    return monitor.measure(SimpleNamespace(encoder=encoder), epoch)  # type: ignore[arg-type]
-
-
-def test_held_out_pictures_are_not_in_their_bank_and_the_best_stays(monitor: KnnMonitor) -> None:
-    first = measured(monitor, torch.eye(40), 1)  # each is like itself alone
-    assert first["knn_top1"] == first["knn_top1_best"] == 100
-    assert first["knn_top1_val"] <= 50  # it would be 100 if a held-out picture found itself
-    second = measured(monitor, torch.ones(40, 40), 2)
-    assert second["knn_top1"] < second["knn_top1_best"] == 100
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", ["bank", "queries"])
 def test_of_features_that_are_not_finite_there_is_no_accuracy(value: float, part: str) -> None:
@@ -234,20 +208,6 @@ def test_of_features_that_are_not_finite_there_is_no_accuracy(value: float, part
     assert 0 <= knn_accuracy(bank, queries, (known, known[:9]), k=5, temp=0.1) <= 100
     (bank if part == "bank" else queries)[3, 2] = value
     assert math.isnan(knn_accuracy(bank, queries, (known, known[:9]), k=5, temp=0.1))
-
-
-def test_features_that_are_no_numbers_are_never_the_best(monitor: KnnMonitor) -> None:
-    bests: list[float] = []
-    monitor.on_best = lambda: bests.append(monitor.best_val)
-    by_class = torch.eye(4)[torch.arange(40) % 4]
-    broken = torch.full((40, 4), float("nan"))
-    first = measured(monitor, broken, 1)
-    assert math.isnan(first["knn_top1"]) and math.isnan(first["knn_top1_val"])
-    assert (first["knn_top1_best"], bests) == (0, [])
-    assert measured(monitor, by_class, 2)["knn_top1_best"] == 100
-    third = measured(monitor, broken, 3)
-    assert math.isnan(third["knn_top1"])
-    assert (third["knn_top1_best"], monitor.best_val, bests) == (100, 100, [100])
 
 
 def test_more_pictures_vote_when_a_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from msvq.core.errors import BadInput
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.features import Scores, scores
-from msvq.evaluate.labels import PLAIN, LabelledViews, held_out, select, stratified, usable_rows
+from msvq.evaluate.labels import PLAIN, LabelledViews, held_out, stratified, usable_rows
 
 # Classes of 1, 2, 7, 100 and 1000 pictures, and 50 without a label, in mixed order.
 SIZES = (1, 2, 7, 100, 1000)
@@ -99,7 +99,7 @@ def views_of(rows: NDArray[np.int64] | None, *, batch_size: int, even: bool = Fa
 
 
 def test_some_of_some_pictures_are_those() -> None:
-    some = select(select(numbered(100), np.arange(1, 100, 2)), np.array([3, 0]))
+    some = numbered(100).select(np.arange(1, 100, 2)).select(np.array([3, 0]))
     assert some.take([0, 1])[:, 0, 0, 0].tolist() == [7, 1]
     assert some.labels.tolist() == [7, 1]
 

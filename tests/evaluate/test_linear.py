@@ -190,12 +190,12 @@ def test_the_seed_decides_and_the_global_state_does_not() -> None:
 
 def test_only_the_given_rows_are_learned_from() -> None:
     encoder, data = tiny(), colours()
-    rows = stratified(data.bank.labels, 0.3, seed=0)
+    rows = stratified(data.labelled.labels, 0.3, seed=0)
     result = evaluate(encoder, data, rows)
     assert result.num_train == len(rows) == 18
-    spoilt = data.bank.take(np.arange(60))
+    spoilt = data.labelled.take(np.arange(60))
     spoilt[np.setdiff1d(np.arange(60), rows)] = 0
-    bank = ImageSplit(spoilt, data.bank.labels)
+    bank = ImageSplit(spoilt, data.labelled.labels)
     other = ImageDataset("colours", bank, bank, data.test, data.class_names, data.mean, data.std, 16, 16)
     assert torch.equal(evaluate(encoder, other, rows).head.weight, result.head.weight)
 
@@ -208,15 +208,15 @@ def test_the_best_epoch_is_the_first_of_the_highest() -> None:
 
 def test_what_cannot_be_evaluated_is_said() -> None:
     data, encoder = colours(), tiny()
-    empty = data.test.part(0, 0)
-    unlabelled = ImageDataset("colours", data.bank, empty, empty, (), data.mean, data.std, 16, 16)
+    empty = data.test.slice(0, 0)
+    unlabelled = ImageDataset("colours", data.labelled, empty, empty, (), data.mean, data.std, 16, 16)
     with pytest.raises(BadInput, match="no labelled picture"):
         evaluate(encoder, unlabelled)
     with pytest.raises(BadInput, match="no labelled picture"):
         evaluate(encoder, data, np.zeros(0, np.int64))
     with pytest.raises(BadInput, match="one class"):
-        evaluate(encoder, data, np.flatnonzero(data.bank.labels == 1))
-    untested = ImageDataset("colours", data.bank, data.bank, empty, (), data.mean, data.std, 16, 16)
+        evaluate(encoder, data, np.flatnonzero(data.labelled.labels == 1))
+    untested = ImageDataset("colours", data.labelled, data.labelled, empty, (), data.mean, data.std, 16, 16)
     with pytest.raises(BadInput, match="test"):
         evaluate(encoder, untested)
     for change in ({"size": 8}, {"view": ViewSettings(scale=0.5)}):

@@ -230,7 +230,7 @@ def test_a_known_name_and_a_limit(doctor: Doctor) -> None:
 
 def test_too_little_disk_hurts(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = fill(tmp_path / "data", range(5))
-    monkeypatch.setattr("msvq.preflight.doctor.pack_bytes", lambda num, side: 10**18)
+    monkeypatch.setattr("msvq.data.sources.base.pack_bytes", lambda num, side: 10**18)
     assert ids(told(doctor("--data", data, "--json")))["disk"] == "hurts"
     assert "disk" not in ids(told(doctor("--data", data, "--json", "--set", "data.mode=stream")))
 
@@ -245,7 +245,7 @@ def test_a_closed_folder_hurts(doctor: Doctor, tmp_path: Path, monkeypatch: pyte
             raise PermissionError(13, "Permission denied")
         return scandir(folder)
 
-    monkeypatch.setattr("msvq.data.folders.os.scandir", refuse)
+    monkeypatch.setattr("msvq.data.sources.folders.os.scandir", refuse)
     report = told(doctor("--data", data, "--json"))
     assert ids(report)["closed-folders"] == "hurts"
     assert report["counts"]["unlisted"] == [{"name": "closed", "reason": "cannot be looked into: Permission denied"}]

@@ -13,9 +13,9 @@ from msvq.config.adapt import fit_to_count, fit_to_data
 from msvq.config.resolve import resolve
 from msvq.config.settings import Settings
 from msvq.core.console import Display
-from msvq.data.decode import FACTS, examine, facts_of
-from msvq.data.folders import list_folder
-from msvq.data.splits import Splits
+from msvq.data.decode import IMAGE_RECORD, examine, record_of
+from msvq.data.sources.arrays import ArrayImages
+from msvq.data.sources.folders import list_folder
 from msvq.data.store import ImageSplit
 from msvq.preflight import inspection
 from msvq.preflight.inspection import WINDOW, find_copies, inspect_pictures, near_pairs
@@ -34,12 +34,12 @@ def saved(image: Image.Image, **options: int) -> bytes:
 
 
 def facts(*pictures: bytes) -> NDArray[np.void]:
-    return np.array([examine(picture) for picture in pictures], FACTS)
+    return np.array([examine(picture) for picture in pictures], IMAGE_RECORD)
 
 
 def num_near(*pictures: bytes) -> int:
     rows = facts(*pictures)
-    return len(near_pairs(rows["look"], rows["thumbnail"]).T)
+    return len(near_pairs(rows["dhash"], rows["thumbnail"]).T)
 
 
 def test_a_picture_saved_again_is_almost_equal() -> None:
@@ -79,18 +79,18 @@ def test_test_pictures_that_repeat_each_other_are_no_copies() -> None:
 
 
 def test_nothing_to_look_at() -> None:
-    assert [c.num for c in find_copies(np.zeros(0, FACTS), np.zeros(0, bool))] == [0, 0]
+    assert [c.num for c in find_copies(np.zeros(0, IMAGE_RECORD), np.zeros(0, bool))] == [0, 0]
 
 
 @pytest.mark.parametrize("kind", ["identical", "fixed camera", "alike in look alone"])
 def test_many_pictures_that_look_alike_take_no_longer(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generator, num = np.random.default_rng(0), 20_000
-    rows = np.zeros(num, FACTS)
+    rows = np.zeros(num, IMAGE_RECORD)
     rows["content"] = [str(i).encode() for i in range(num)]
-    rows["look"] = generator.integers(0, 2**63, num, dtype=np.uint64)
+    rows["dhash"] = generator.integers(0, 2**63, num, dtype=np.uint64)
     rows["thumbnail"] = generator.integers(0, 256, (num, 8, 8, 3))
     half = rows[: num // 2]
-    half["look"] = 0
+    half["dhash"] = 0
     if kind == "identical":
         half["thumbnail"] = 255
     else:
@@ -136,19 +136,19 @@ def test_files_and_arrays_are_seen_alike(tmp_path: Path) -> None:
     pixels = np.stack([np.asarray(scene(seed)) for seed in (0, 1, 2, 4, 5)])
     train = ImageSplit(pixels[:3], np.zeros(3, np.int64))
     arrays = inspect_pictures(
-        Splits(train, train, ImageSplit(pixels[3:], np.ones(2, np.int64)), ("a", "b")), 1, Display()
+        ArrayImages(train, train, ImageSplit(pixels[3:], np.ones(2, np.int64)), ("a", "b")), 1, Display()
     )
     assert arrays.num_train == 3
     assert list(arrays.names) == ["train 0", "train 1", "train 2", "test 0", "test 1"]
-    for key in ("look", "thumbnail", "width", "height"):
-        assert (seen.facts[key] == arrays.facts[key]).all()
+    for key in ("dhash", "thumbnail", "width", "height"):
+        assert (seen.records[key] == arrays.records[key]).all()
 
 
 def test_odd_shapes_and_a_broken_orientation_have_facts() -> None:
     for size in ((1, 1), (20_000, 3), (3, 20_000)):
         row = examine(saved(Image.new("RGB", size, "red")))
         assert [int(row["width"]), int(row["height"])] == list(size)
-    assert facts_of(np.zeros((1, 1, 3), np.uint8))["format"] == "array"
+    assert record_of(np.zeros((1, 1, 3), np.uint8))["format"] == "array"
     exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x03\0\0\0up\0\0\0\0\0\0"  # the orientation is a word
     file = io.BytesIO()
     scene(0).resize((30, 20)).save(file, "JPEG", exif=exif)

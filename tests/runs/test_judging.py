@@ -89,7 +89,7 @@ def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run
     found, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
     result = found.record
     assert path.name == "probe-labels-0.1-seeds-3-best.json"
-    known = open_dataset(run.config.data).bank.labels
+    known = open_dataset(run.config.data).labelled.labels
     assert result["num_labels"] == len(stratified(known, 0.1, seed=0))
     assert result["num_labels"] < 0.15 * len(known)
     tops = [one["top1"] for one in result["runs"]]

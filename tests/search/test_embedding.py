@@ -23,13 +23,14 @@ from tests.search.conftest import NUM, Says, save_arrays
 import msvq
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.data.sources.base import Positions
+from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.runs.encoder import CHUNK, LoadedEncoder, load_encoder
 from msvq.search import feature_shards as parts_module
-from msvq.search.embedding import embed
+from msvq.search.embedding import embed, open_source
 from msvq.search.feature_shards import Parts
 from msvq.search.formats import WRITERS
-from msvq.search.source import Positions, _Files, open_source
 
 
 @pytest.fixture
@@ -300,14 +301,14 @@ def test_what_could_not_be_read_now_is_tried_again(
 ) -> None:
     out, parts = photos.parent / "e.npz", photos.parent / "e.npz.parts"
     words = ["embed", small_run.path, "--data", photos, "--out", out, "--batch-size", 8]
-    real = _Files.decoded
+    real = FileImages.decoded
 
-    def passing(self: _Files, portions: Iterable[Positions], side: int) -> Generator[Result]:
+    def passing(self: FileImages, portions: Iterable[Positions], side: int) -> Generator[Result]:
         for first, result in enumerate(real(self, portions, side)):
             yield result if first else result._replace(reasons={0: "cannot be read: Input/output error"})
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Files, "decoded", passing)
+        patch.setattr(FileImages, "decoded", passing)
         code, said, _ = says(*words)
     assert code == 0
     assert f"{NUM - 1} pictures" in said

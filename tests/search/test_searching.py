@@ -23,10 +23,10 @@ from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_encoder
 from msvq.search import page
 from msvq.search import search as searching
+from msvq.search.embedding import open_source
 from msvq.search.index import Index, _reserve, open_index, unit_rows
 from msvq.search.page import make_thumbnails
 from msvq.search.search import nearest, search
-from msvq.search.source import open_source
 
 
 @pytest.fixture(autouse=True)

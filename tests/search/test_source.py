@@ -8,7 +8,7 @@ from tests.search.conftest import NUM, save_arrays
 import msvq
 from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
-from msvq.search.source import open_source
+from msvq.search.embedding import open_source
 
 ALL = NUM + 2  # with the files that are no pictures: that is seen later
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from msvq.config.settings import TrainSettings
@@ -23,7 +22,6 @@ from msvq.data.patterns import make_patterns
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS
 from msvq.model.backbones import ResNet
-from msvq.train.progress import TrainingDisplay
 from msvq.train.trainer import Trainer
 
 SMALL = {"queue_size": 64, "hidden_dim": 16, "output_dim": 8}
@@ -73,7 +71,6 @@ def steps(
         (Double if double else Augment)(views, size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),
         settings,
         directory=Path("nowhere"),
-        display=TrainingDisplay(Console(quiet=True), total_steps=num, epochs=1),
         precision="fp32",
     )
     losses: list[float] = []
@@ -81,7 +78,7 @@ def steps(
     read: list[Tensor] = []
     while trainer.step < num:
         for batch in trainer.loader.epoch(trainer.step // len(trainer.loader)):
-            loss, found = trainer.train_step(*batch, trainer.learning_rate())
+            loss, found, _ = trainer.train_step(*batch, trainer.learning_rate())
             losses.append(loss)
             logs.append({key: float(value) for key, value in found.items()})
             read.append(batch[2])

@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import msvq
 from msvq.data.patterns import make_patterns
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.runs.metrics import MetricsWriter, read_metrics
-from msvq.train.callbacks import Line, Listeners
+from msvq.train.callbacks import CallbackList, Line, Logger
+from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
 SMALL += ["evaluate.every=1", "analyze.map=0"]
 
 
-class Heard:
+class Heard(Logger):
     """A logger that writes nothing, and fails when it is told to."""
 
     name = "heard"
@@ -29,37 +31,51 @@ class Heard:
         self.calls: list[str] = []
         self.fails_at = fails_at
 
-    def open(self, run: Path, settings: Mapping[str, Any], step: int) -> str:
-        self.calls.append(f"open {step}")
+    def open(self, run: Path, settings: Mapping[str, Any]) -> str:
+        self.calls.append("open")
         return "listening"
 
-    def hear(self, line: Line) -> None:
+    def on_log(self, line: Line) -> None:
         if line["step"] == self.fails_at:
             raise ConnectionError("the server is gone\nand more")
         self.lines.append(line)
 
-    def catch_up(self, lines: Sequence[Line]) -> None:
-        for line in lines:
-            self.hear(line)
-
-    def close(self) -> None:
+    def on_train_end(self, trainer: Trainer) -> None:
         self.calls.append("close")
 
 
+def trainer_in(folder: Path, said: list[str]) -> Any:
+    """What loggers see of a trainer."""
+    return SimpleNamespace(log=MetricsWriter(folder / "metrics.jsonl"), record={}, announce=said.append)
+
+
 def test_a_logger_that_fails_is_told_once_and_left(tmp_path: Path) -> None:
-    broken, whole = Heard(fails_at=2), Heard()
-    listeners, said = Listeners([broken, whole]), list[str]()
-    log = MetricsWriter(tmp_path / "metrics.jsonl", listeners.hear)
-    log.write("eval", {"step": 0})
-    with listeners.listening(log.path, {}, 0, said.append):
-        for step in (1, 2, 3):
-            log.write("step", {"step": step})
-    assert [line["step"] for line in broken.lines] == [0, 0, 1]  # as it was logged, and again when it was opened
-    assert [line["step"] for line in whole.lines] == [0, 0, 1, 2, 3]
-    assert (broken.calls, whole.calls) == (["open 0"], ["open 0", "close"])
+    broken, whole, said = Heard(fails_at=2), Heard(), list[str]()
+    callbacks, trainer = CallbackList([broken, whole], said.append), trainer_in(tmp_path, said)
+    trainer.log.write("eval", {"step": 0})
+    callbacks.on_train_start(trainer)
+    for step in (1, 2, 3):
+        callbacks.on_log(trainer.log.write("step", {"step": step}))
+    callbacks.on_train_end(trainer)
+    assert [line["step"] for line in broken.lines] == [0, 1]  # what was logged before it was opened, too
+    assert [line["step"] for line in whole.lines] == [0, 1, 2, 3]
+    assert (broken.calls, whole.calls) == (["open"], ["open", "close"])
     warned = [sentence for sentence in said if "warning" in sentence]
     assert len(warned) == 1
     assert "heard fails (the server is gone)" in warned[0]
+
+
+def test_who_has_begun_is_ended_though_another_cannot_begin(tmp_path: Path) -> None:
+    class Refused(Heard):
+        def open(self, run: Path, settings: Mapping[str, Any]) -> str:
+            raise msvq.BadInput("no key")
+
+    begun, refused, said = Heard(), Refused(), list[str]()
+    callbacks, trainer = CallbackList([begun, refused], said.append), trainer_in(tmp_path, said)
+    with pytest.raises(msvq.BadInput, match="no key"):
+        callbacks.on_train_start(trainer)
+    callbacks.on_train_end(trainer)
+    assert (begun.calls, refused.calls) == (["open", "close"], [])
 
 
 def test_callbacks_hear_every_line_of_a_run(tmp_path: Path) -> None:
@@ -100,16 +116,15 @@ def test_an_error_of_a_callback_comes_after_the_checkpoint(tmp_path: Path, whole
 
 
 def test_all_wait_for_what_is_heard_where_somebody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for logger, expected in ((Heard(), [0, "all meet", 1]), (None, [])):
-        listeners, order = Listeners([logger] if logger else []), list[object]()
+    for listens, expected in ((True, [0, 1, "all meet"]), (False, [])):
+        logger, said, order = Heard(), list[str](), list[object]()
         monkeypatch.setattr("msvq.train.callbacks.wait_for_first", lambda order=order: order.append("all meet"))
-        log = MetricsWriter(tmp_path / "metrics.jsonl")
-        log.rewind(-1)
-        log.write("eval", {"step": 0})
-        if logger is not None:
-            monkeypatch.setattr(logger, "hear", lambda line, order=order: order.append(line["step"]))
-        with listeners.listening(log.path, {}, 0, lambda sentence: None):
-            listeners.hear({"kind": "step", "step": 1})
+        monkeypatch.setattr(logger, "on_log", lambda line, order=order: order.append(line["step"]))
+        callbacks, trainer = CallbackList([logger] if listens else [], said.append), trainer_in(tmp_path, said)
+        trainer.log.rewind(-1)
+        trainer.log.write("eval", {"step": 0})
+        callbacks.on_train_start(trainer)
+        callbacks.on_log({"kind": "step", "step": 1})
         assert order == expected
 
 
@@ -144,7 +159,7 @@ def test_an_error_in_the_first_process_ends_all_and_slow_work_none(
     settings = [setting for setting in SMALL if "limit" not in setting]
     subprocess.run([*launcher, "script.py", *settings], cwd=tmp_path, capture_output=True, check=True, timeout=240)
     assert (tmp_path / "0").read_text() == "ZeroDivisionError [0, 1, 2, 3]"
-    assert (tmp_path / "1").read_text() == "SaidElsewhere []"
+    assert (tmp_path / "1").read_text() == "RaisedOnOtherRank []"
     saved = read_checkpoint(tmp_path / "x" / "checkpoints" / "last.ckpt")
     assert saved is not None
     assert saved["step"] == 3

@@ -25,7 +25,7 @@ from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import ResNet
 from msvq.runs.checkpoint import read_checkpoint
-from msvq.train.limits import check_fit
+from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
 
 SCRIPT = Path(__file__).with_name("on_ranks.py")
@@ -72,8 +72,7 @@ SLOW = """
 import os, sys, time
 from pathlib import Path
 import torch
-from msvq.core.distributed import in_shares, rank
-from msvq.train.ddp import joined
+from msvq.core.distributed import map_sharded, process_group, rank
 def work(rows):
     time.sleep(2.5 * rank())
     return torch.arange(4)[rows]
@@ -81,8 +80,8 @@ place = Path(sys.argv[1])
 (place / os.environ["RANK"]).touch()
 while len(list(place.iterdir())) < 2:
     time.sleep(0.01)
-with joined():
-    print(in_shares(4, work).tolist())
+with process_group():
+    print(map_sharded(4, work).tolist())
 """
 
 
@@ -230,7 +229,7 @@ def test_torchrun_restarts_a_run_and_hands_on_a_signal(tmp_path: Path) -> None:
 
 
 def test_processes_that_do_not_divide_the_batch_or_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msvq.train.limits.world_size", lambda: 3)
+    monkeypatch.setattr("msvq.train.step.world_size", lambda: 3)
 
     def method(bn_splits: int) -> Method:
         return METHODS["msvq"](ResNet(width=4), queue_size=64, bn_splits=bn_splits)

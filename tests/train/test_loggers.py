@@ -1,10 +1,10 @@
 """TensorBoard and Weights & Biases (offline) for real: what they keep is what metrics.jsonl says, also after a stop."""
 
-import json
 import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import msvq
 from msvq.cli import main
 from msvq.data.patterns import make_patterns
 from msvq.train.callbacks import Line
-from msvq.train.loggers import MEMORY, Memory, make_loggers, numbers
+from msvq.train.loggers import make_loggers, numbers
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
 SMALL += ["analyze.map=0"]
@@ -51,16 +51,18 @@ def in_tensorboard(run: Path, name: str) -> Curve:
 
 
 def in_wandb(run: Path, name: str) -> Curve:
-    """A curve out of all of wandb's files, in the order in which they were written."""
+    """A curve out of the newest of wandb's files: offline, each start of a run keeps the whole of it."""
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    found = []
-    for path in sorted((run / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns):
-        for content in wandb_records(path.read_bytes()):
-            record = messages.Record.FromString(content)
-            values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
-            if name in values:
-                found.append((int(record.history.step.num), float(values[name])))
-    return found
+    newest = max((run / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    deadline, records = time.monotonic() + 30, list[Any]()
+    while not any(record.HasField("exit") for record in records):  # wandb's process may still be writing
+        assert time.monotonic() < deadline
+        records = [messages.Record.FromString(content) for content in wandb_records(newest.read_bytes())]
+    rows = [
+        (int(record.history.step.num), {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item})
+        for record in records
+    ]
+    return [(step, float(values[name])) for step, values in rows if name in values]
 
 
 def wandb_records(content: bytes) -> Iterator[bytes]:
@@ -95,7 +97,7 @@ def test_a_logger_keeps_every_line_once_though_the_run_was_stopped(name: str, tm
     with pytest.raises(Stop):
         msvq.pretrain(data="patterns", out=out, epochs=2, overrides=SMALL, callbacks=[stop_at(6)], loggers=[name])
     (out / "checkpoints" / "last.ckpt").unlink()  # as a kill would, this loses steps that were logged already
-    assert json.loads((out / name / MEMORY).read_text())["step"] == 6
+    assert READERS[name](out, "step/loss")[-1][0] == 6
     run = msvq.pretrain(out=out, resume=True, loggers=[name])
     assert logged(run, "step", "loss")[-1][0] == 8
     for kind, key in (("step", "loss"), ("epoch", "loss"), ("eval", "knn_top1")):
@@ -157,7 +159,7 @@ def test_wandb_obeys_no_settings_of_the_current_folder(
     monkeypatch.chdir(tmp_path)
     (logger,) = make_loggers(["wandb"])
     with pytest.raises(msvq.BadInput, match=f"wandb would obey '{folder}/settings' of the current folder; remove it"):
-        logger.open(tmp_path / "run", {}, 0)
+        logger.open(tmp_path / "run", {})
 
 
 def test_names_of_loggers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,26 +173,20 @@ def test_names_of_loggers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     assert not (tmp_path / "x").exists()
 
 
-def test_what_was_missed_is_remembered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard")
-    written: list[str] = []
-    monkeypatch.setattr("msvq.train.loggers.write_text", lambda path, text: written.append(text))
-    (logger,) = make_loggers(["tensorboard"])
-    logger.open(tmp_path, {}, 3)
-    logger.catch_up([{"kind": "step", "step": step, "loss": 1.0} for step in (1, 2, 3)])
-    assert [json.loads(text)["step"] for text in written] == [3]
-    monkeypatch.setattr(logger.writer, "add_scalar", lambda name, value, step: 1 / (5 - step))  # type: ignore[union-attr]
-    with pytest.raises(ZeroDivisionError):
-        logger.catch_up([{"kind": "step", "step": step, "loss": 1.0} for step in (4, 5, 6)])
-    assert [json.loads(text)["step"] for text in written] == [3, 4]
-    logger.close()
-
-
-def test_a_memory_that_is_damaged_is_named(tmp_path: Path) -> None:
-    for text in ("{", "[1]", '{"step": 1}', '{"step": "x", "kind": "step"}', '{"step": 1, "kind": "other"}'):
-        (tmp_path / MEMORY).write_text(text)
-        with pytest.raises(msvq.BadInput, match="is damaged"):
-            Memory(tmp_path / MEMORY)
+def test_wandb_keeps_its_id_and_is_not_told_what_it_is_past(tmp_path: Path, capfd: Any) -> None:
+    pytest.importorskip("wandb")
+    ids = []
+    for _ in range(2):
+        (logger,) = make_loggers(["wandb"])
+        logger.open(tmp_path, {})
+        ids.append(logger.run.id)  # type: ignore[attr-defined]
+        for step in (1, 5, 3, 5, 6):
+            logger.on_log({"kind": "step", "step": step, "loss": float(step)})
+        logger.on_train_end(None)  # type: ignore[arg-type]
+        assert in_wandb(tmp_path, "step/loss") == [(1, 1.0), (5, 5.0), (6, 6.0)]
+        time.sleep(1.1)  # wandb names its folders by the second
+    assert ids[0] == ids[1]
+    assert "less than the current step" not in capfd.readouterr().err
 
 
 def test_numbers_of_a_line() -> None:

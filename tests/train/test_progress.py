@@ -1,21 +1,27 @@
 """The display: a live bar in a terminal, plain lines elsewhere."""
 
 import io
+from types import SimpleNamespace
+from typing import Any
 
 from rich.console import Console
 
 from msvq.train.progress import TrainingDisplay
+from msvq.train.trainer import StepOutput
 
 
 def shown(*, terminal: bool) -> str:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=terminal, width=120, _environ={})
-    display = TrainingDisplay(console, total_steps=20, epochs=2)
-    display.measured = {"knn_top1": 43.21, "knn_top1_best": 45.67}
-    with display:
-        display.start(0)
-        display.step(10, 1, 6.5432, 512.3)
-        display.epoch(10, 1, 6.5432, 512.3)
+    display = TrainingDisplay(Console(file=file, force_terminal=terminal, width=120, _environ={}))
+    trainer: Any = SimpleNamespace(step=0, epoch=0, total_steps=20, settings=SimpleNamespace(epochs=2))
+    display.on_train_start(trainer)
+    display.on_epoch_end(trainer)
+    trainer.step, trainer.epoch, trainer.images_per_second = 10, 1, 512.3
+    trainer.epoch_loss, trainer.epoch_steps = 65.432, 10
+    trainer.measured = {"knn_top1": 43.21, "knn_top1_best": 45.67}
+    display.on_step(trainer, StepOutput(6.5432, {}, []))
+    display.on_epoch_end(trainer)
+    display.on_train_end(trainer)
     return file.getvalue()
 
 

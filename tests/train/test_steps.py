@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import nn
 
 import msvq
@@ -21,9 +20,7 @@ from msvq.data.loader import Loader
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
-from msvq.train.compile import compile_networks
-from msvq.train.limits import check_fit
-from msvq.train.progress import TrainingDisplay
+from msvq.train.step import check_fit, compile_networks
 from msvq.train.trainer import NonFiniteLoss, Trainer
 
 SMALL = [
@@ -98,14 +95,14 @@ def trainer_of(tmp_path: Path, **settings: Any) -> Trainer:
         Augment({"weak": ViewSettings(crop_area=(1.0, 1.0), flip=0)}, size=8, mean=(0.5,) * 3, std=(0.5,) * 3),
         train,
         directory=tmp_path,
-        display=TrainingDisplay(Console(), total_steps=1, epochs=1),
         precision=train.precision,
     )
 
 
 def step_of(trainer: Trainer) -> tuple[float, Any]:
     trainer.method.train()
-    return trainer.train_step(*next(trainer.loader.epoch(0)), 0.1)
+    loss, logs, _ = trainer.train_step(*next(trainer.loader.epoch(0)), 0.1)
+    return loss, logs
 
 
 def test_parts_of_a_batch_make_the_same_step_as_the_whole(tmp_path: Path) -> None:

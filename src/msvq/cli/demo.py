@@ -52,5 +52,7 @@ def demo(*, out: Path, seed: int | None = None, console: Console | None = None) 
 def pixel_accuracy(run: Run) -> float:
     """kNN on the pictures themselves."""
     data, settings = open_dataset(run.config.data), run.config.evaluate
-    bank, test = (torch.from_numpy(split.take(range(len(split)))).flatten(1) / 255 for split in (data.bank, data.test))
-    return knn_accuracy(bank, test, (data.bank.labels, data.test.labels), k=settings.knn_k, temp=settings.knn_temp)
+    bank, test = (
+        torch.from_numpy(split.take(range(len(split)))).flatten(1) / 255 for split in (data.labelled, data.test)
+    )
+    return knn_accuracy(bank, test, (data.labelled.labels, data.test.labels), k=settings.knn_k, temp=settings.knn_temp)

@@ -11,7 +11,7 @@ from msvq.core.runtime import Precision
 from msvq.core.schema import MayChange, Section
 from msvq.data.augment import STRONG, WEAK, ViewSettings
 from msvq.data.sources import DataSettings
-from msvq.evaluate.diagnostics.monitor import AnalyzeSettings
+from msvq.evaluate.diagnostics.health import AnalyzeSettings
 from msvq.evaluate.knn import EvaluateSettings
 from msvq.model.backbones import BackboneSettings
 

@@ -27,6 +27,11 @@ def tell(value: Any) -> str:
         return "a number of thousands of digits"
 
 
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """The first line (`most` letters of it) of what another library's error says; its type where it says nothing."""
+    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:most]
+
+
 def unknown(kind: str, name: str, known: Iterable[str], *, more: str = "") -> BadInput:
     """The error for a name that does not exist, with the nearest one that does."""
     names, name = sorted(known), shorten(name)

@@ -4,6 +4,7 @@ import hashlib
 import io
 import stat
 import warnings
+from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+
+from msvq.core.errors import BadInput
 
 # What a picture is known by in a folder. The content decides how it is read, so a PNG may be called .jpg.
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
@@ -37,14 +40,14 @@ _UPRIGHT = {
 }
 
 # What `examine` finds out about a picture.
-FACTS = np.dtype(
+IMAGE_RECORD = np.dtype(
     [
         ("width", "i4"),
         ("height", "i4"),
         ("mode", "U8"),
         ("format", "U8"),
         ("content", "S20"),  # SHA-1 of the file: equal files are equal pictures
-        ("look", "u8"),  # one bit per pair of neighbours in an 8 x 9 thumbnail: near-equal pictures differ in few
+        ("dhash", "u8"),  # one bit per pair of neighbours in an 8 x 9 thumbnail: near-equal pictures differ in few
         ("thumbnail", "u1", (8, 8, 3)),
     ]
 )
@@ -63,30 +66,30 @@ def decode(picture: str | bytes, side: int) -> NDArray[np.uint8]:
 
 
 def examine(picture: str | bytes) -> NDArray[np.void]:
-    """What there is to know about a picture, as one entry of FACTS."""
+    """What there is to know about a picture, as one entry of IMAGE_RECORD."""
     content = read_content(picture)
     small = _read(content, 72)
     with _opened(content) as image:
         size = image.size[::-1] if _orientation(image) in (5, 6, 7, 8) else image.size
-        return _facts(size, image.mode, image.format or "", small, content)
+        return _record(size, image.mode, image.format or "", small, content)
 
 
-def facts_of(pixels: NDArray[np.uint8]) -> NDArray[np.void]:
+def record_of(pixels: NDArray[np.uint8]) -> NDArray[np.void]:
     """The same about a picture that is an array [H, W, 3] already; its content is its pixels."""
     image = Image.fromarray(pixels)
-    return _facts(image.size, image.mode, "array", _fit(image, 72), pixels.tobytes())
+    return _record(image.size, image.mode, "array", _fit(image, 72), pixels.tobytes())
 
 
-def _facts(size: tuple[int, int], mode: str, kind: str, small: Image.Image, content: bytes) -> NDArray[np.void]:
-    facts = np.zeros((), FACTS)
-    facts["width"], facts["height"] = size
-    facts["mode"], facts["format"] = mode, kind
-    facts["content"] = hashlib.sha1(content, usedforsecurity=False).digest()
+def _record(size: tuple[int, int], mode: str, kind: str, small: Image.Image, content: bytes) -> NDArray[np.void]:
+    record = np.zeros((), IMAGE_RECORD)
+    record["width"], record["height"] = size
+    record["mode"], record["format"] = mode, kind
+    record["content"] = hashlib.sha1(content, usedforsecurity=False).digest()
     grey = np.asarray(small.convert("L").resize((9, 8), Image.Resampling.BOX), dtype=np.int16)
     bits = (grey[:, 1:] > grey[:, :-1]).reshape(-1)
-    facts["look"] = np.packbits(bits).view(">u8")[0]
-    facts["thumbnail"] = np.asarray(small.resize((8, 8), Image.Resampling.BOX))
-    return facts[()]
+    record["dhash"] = np.packbits(bits).view(">u8")[0]
+    record["thumbnail"] = np.asarray(small.resize((8, 8), Image.Resampling.BOX))
+    return record[()]
 
 
 def header_size(picture: str | bytes) -> tuple[int, int] | None:
@@ -212,3 +215,19 @@ def _fit(image: Image.Image, side: int) -> Image.Image:
     left, top = (image.width - short) / 2, (image.height - short) / 2
     box = (left, top, left + short, top + short)
     return image.resize((side, side), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)
+
+
+def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str], *, first: bool = False) -> None:
+    """Raise if more pictures cannot be read than the settings allow; `first`: there are more than these."""
+    if num > max_skipped * total or num == total:
+        kinds: Counter[str] = Counter()
+        for reason, count in reasons.items():
+            kinds[reason.partition(":")[0]] += count
+        why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
+        if num <= max_skipped * total:
+            raise BadInput(f"none of the {total:,} pictures can be read ({why}); 'msvq doctor' lists them")
+        raise BadInput(
+            f"{num:,} of {'the first ' if first else ''}{total:,} pictures cannot be read ({why}), more than "
+            f"data.max_skipped = {max_skipped:g} allows; 'msvq doctor' lists them, "
+            f"--set data.max_skipped=... allows more"
+        )

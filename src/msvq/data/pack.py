@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,12 @@ from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, packs
-from msvq.data.decode import GONE, PASSING
-from msvq.data.items import Items, pieces
-from msvq.data.names import Names
-from msvq.data.skipping import check_skipped
-from msvq.data.workers import HASH_BYTES, Task, Workers
+from msvq.data.decode import GONE, PASSING, check_skipped
+from msvq.data.store import Names
+from msvq.data.workers import HASH_BYTES, Task, Workers, chunked
+
+if TYPE_CHECKING:
+    from msvq.data.sources.base import EncodedSource
 
 PORTION_BYTES = 256_000_000  # of pixels that a worker holds at a time
 PIXELS = "images.u8"
@@ -45,7 +47,7 @@ class Pack:
 
 
 def open_pack(
-    items: Items, *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
+    items: "EncodedSource", *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
     cache = _cache_of(items, side, pixels, display)
@@ -88,7 +90,7 @@ def open_pack(
     return _to_pack(content, side, len(items), max_skipped)
 
 
-def is_packed(items: Items, side: int) -> bool:
+def is_packed(items: "EncodedSource", side: int) -> bool:
     """Whether the pictures lie in the cache already, by what it says."""
     try:
         return _cache_of(items, side, True, Display()).read_manifest() is not None
@@ -113,7 +115,7 @@ def _opens(path: Path) -> bool:
         return False
 
 
-def _cache_of(items: Items, side: int, pixels: bool, display: Display) -> ArrayCache:
+def _cache_of(items: "EncodedSource", side: int, pixels: bool, display: Display) -> ArrayCache:
     """Where these pictures are kept as they are now, beside other packs of their folder at this size."""
     key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
     place = packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}"
@@ -137,7 +139,7 @@ def _to_pack(content: Content, side: int, total: int, max_skipped: float) -> Pac
 
 
 def _decode_all(
-    items: Items,
+    items: "EncodedSource",
     file: Path | None,
     side: int,
     max_skipped: float,
@@ -151,7 +153,7 @@ def _decode_all(
     digest = hashlib.sha256()
     workers, start = Workers(num_workers), 0
     task: Task = "check" if file is None else "pack"
-    portions = pieces(items, range(len(items)), _portion(items, side))
+    portions = chunked(items, range(len(items)), _portion(items, side))
     try:
         for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
             for index in range(len(result.rows)):
@@ -173,10 +175,10 @@ def _decode_all(
     return manifest, np.array(kept, np.int64)
 
 
-def _portion(items: Items, side: int) -> int:
+def _portion(items: "EncodedSource", side: int) -> int:
     """How many pictures a worker gets at a time: many small ones, few large ones, by their files and their pixels."""
-    stamps = getattr(items, "stamps", None)
-    mean = 100_000 if stamps is None or not len(stamps) else float(stamps[:, 0].mean())
+    known = items.size_mtime
+    mean = 100_000 if known is None or not len(known) else float(known[:, 0].mean())
     fitting = max(1, PORTION_BYTES // (3 * side * side))
     return min(fitting, int(np.clip(8_000_000 // max(mean, 1), 4, 128)))
 

@@ -1,107 +1,140 @@
-"""Pictures as one uint8 array with their labels and names, in memory, mapped from disk or streamed; and the splits."""
+"""Pictures as one uint8 array with their labels and names, in memory or mapped from disk; and data sets of them."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.data.listing import choose
-from msvq.data.names import Names
-from msvq.data.stream import Stream, Streamed
+if TYPE_CHECKING:
+    from msvq.data.stream import Stream
 
+FIXED_SEED = 0  # of choices that are the same in every run
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+Triple = tuple[float, float, float]
+
+
+class Names(Sequence[str]):
+    """File names as one array of bytes, which may be mapped from disk: of a million, none takes memory until asked for.
+
+    As strings they take 100 MB.
+    """
+
+    def __init__(self, blob: NDArray[np.uint8], bounds: NDArray[np.int64]) -> None:
+        self.blob, self.bounds = blob, bounds  # name i is blob[bounds[i]:bounds[i + 1]]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "Names":
+        """These names, in memory."""
+        encoded = [os.fsencode(name) for name in names]
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([0, *map(len, encoded)]))
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Names": ...
+    def __getitem__(self, index: int | slice) -> "str | Names":
+        if isinstance(index, int):
+            place = range(len(self))[index]
+            return os.fsdecode(self.blob[self.bounds[place] : self.bounds[place + 1]].tobytes())
+        first, last, step = index.indices(len(self))
+        if step != 1:
+            return Names.of(self[i] for i in range(first, last, step))
+        return Names(self.blob, self.bounds[first : max(first, last) + 1])  # still on disk
 
 
 @dataclass(frozen=True)
 class ImageSplit:
     """A split: images uint8 [N, H, W, 3] and labels int64 [N], -1 where unknown."""
 
-    images: NDArray[np.uint8] | Streamed
+    images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    names: Names | None = None  # of their files, where they have some
+    names: Names | None = None  # of the files of `images`, where they have some
     rows: NDArray[np.int64] | None = None  # which of `images` they are; None: all, in order
 
     def __post_init__(self) -> None:
-        assert len(self.images.shape) == 4 and self.images.shape[3] == 3
-        assert isinstance(self.images, Streamed) or self.images.dtype == np.uint8
+        assert len(self.images.shape) == 4 and self.images.shape[3] == 3 and self.images.dtype == np.uint8
         assert len(self.labels) == (self.images.shape[0] if self.rows is None else len(self.rows))
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def part(self, start: int, stop: int | None) -> "ImageSplit":
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """N, H, W, 3."""
+        return len(self), *self.images.shape[1:]
+
+    def slice(self, start: int, stop: int | None) -> Self:
         """A stretch of the pictures, without copying them."""
-        images = self.images
+        labels = self.labels[start:stop]
         if self.rows is not None:
-            return ImageSplit(images, self.labels[start:stop], rows=self.rows[start:stop])
-        stretch = images.part(start, stop) if isinstance(images, Streamed) else images[start:stop]
-        names = None if self.names is None else self.names.part(start, stop)
-        return ImageSplit(stretch, self.labels[start:stop], names)
+            return replace(self, labels=labels, rows=self.rows[start:stop])
+        names = None if self.names is None else self.names[start:stop]
+        return replace(self, images=self.images[start:stop], labels=labels, names=names)
 
-    def batches(self, chosen: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Images of each set of indices, with the indices: those of a stream may differ from what was asked for."""
-        if isinstance(self.images, Streamed):
-            yield from self.images.batches(chosen)
-        else:
-            for indices in chosen:
-                yield self.images[indices if self.rows is None else self.rows[indices]], indices
+    def select(self, chosen: NDArray[np.int64]) -> Self:
+        """Some of the pictures, without copying them."""
+        return replace(self, labels=self.labels[chosen], rows=chosen if self.rows is None else self.rows[chosen])
 
-    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.uint8]:
-        """A few pictures, copied."""
-        chosen = np.asarray(indices, np.int64)
-        if not len(chosen):
-            return np.zeros((0, *self.images.shape[1:]), np.uint8)
-        return next(self.batches([chosen]))[0]
-
-    def batches_in_order(self, num: int) -> Iterator[NDArray[np.uint8]]:
-        """All pictures, in batches of `num`."""
-        if isinstance(self.images, Streamed):
-            stretches = (np.arange(start, min(start + num, len(self))) for start in range(0, len(self), num))
-            yield from (images for images, _ in self.images.batches(stretches))
-        elif self.rows is not None:
-            yield from (self.images[self.rows[start : start + num]] for start in range(0, len(self), num))
-        else:
-            yield from (self.images[start : start + num] for start in range(0, len(self), num))
-
-    def labels_as_read(self) -> NDArray[np.int64]:
-        """The labels of what `in_order` has yielded: a stream puts the next picture in the place of one it has lost."""
-        return self.labels[self.images.shown()] if isinstance(self.images, Streamed) else self.labels
-
-    def subsample(self, num: int | None) -> "ImageSplit":
+    def subsample(self, num: int | None) -> Self:
         """At most `num` pictures, a fixed random choice, without copying them; None: all."""
-        if num is None or num >= len(self):
-            return self
-        chosen, images = choose(len(self), num), self.images
-        if isinstance(images, Streamed):
-            return ImageSplit(Streamed(images.stream, images.positions[chosen]), self.labels[chosen])
-        rows = chosen if self.rows is None else self.rows[chosen]
-        return ImageSplit(images, self.labels[chosen], rows=rows)
+        return self if num is None or num >= len(self) else self.select(random_subset(len(self), num))
 
     def sample(self, num: int) -> "ImageSplit":
         """At most `num` pictures, evenly spaced, in memory."""
         chosen = np.unique(np.linspace(0, len(self) - 1, min(num, len(self))).astype(np.int64))
         return ImageSplit(self.take(chosen), self.labels[chosen])
 
+    def batches(self, chosen: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
+        """Images of each set of indices, with the indices: those of a stream may differ from what was asked for."""
+        for indices in chosen:
+            yield self.images[indices if self.rows is None else self.rows[indices]], indices
+
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.uint8]:
+        """A few pictures, copied."""
+        chosen = np.asarray(indices, np.int64)
+        return next(self.batches([chosen]))[0] if len(chosen) else np.zeros((0, *self.shape[1:]), np.uint8)
+
+    def batches_in_order(self, num: int) -> Iterator[NDArray[np.uint8]]:
+        """All pictures, in batches of `num`."""
+        for start in range(0, len(self), num):
+            stop = start + num
+            yield self.images[start:stop] if self.rows is None else self.images[self.rows[start:stop]]
+
+    def labels_as_read(self) -> NDArray[np.int64]:
+        """The labels of what `batches_in_order` has yielded: a stream replaces a picture that it has lost."""
+        return self.labels
+
+    def file_names(self) -> list[str]:
+        """The name of each picture's file; empty where it has none."""
+        if self.names is None:
+            return [""] * len(self)
+        return [self.names[int(row)] for row in (range(len(self)) if self.rows is None else self.rows)]
+
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """What a run trains on and is judged by. Without labels, bank and test are empty."""
+    """What a run trains on and is judged by. Without labels, labelled and test are empty."""
 
     name: str
     train: ImageSplit  # for pre-training; labels are used by analysis alone
-    bank: ImageSplit  # labelled pictures that kNN compares with
+    labelled: ImageSplit  # of them or others: what kNN compares with
     test: ImageSplit
     class_names: tuple[str, ...]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: Triple
+    std: Triple
     size: int  # side of a training crop
     test_size: int  # side of a picture when features are taken
     notes: tuple[str, ...] = ()  # sentences about what is missing
     skipped: tuple[tuple[str, str], ...] = ()  # pictures that could not be read, and why
     content: str | None = None  # a hash of the pictures, where one is known already
-    stream: Stream | None = None  # where the pictures stay in their files
+    stream: "Stream | None" = None  # where the pictures stay in their files
 
     @property
     def num_classes(self) -> int:
@@ -111,15 +144,33 @@ class ImageDataset:
     @property
     def has_labels(self) -> bool:
         """Whether accuracy can be measured."""
-        return len(self.bank) > 0 and len(self.test) > 0
+        return len(self.labelled) > 0 and len(self.test) > 0
 
     def fingerprint(self) -> str:
         """A hash of every picture and label, to tell whether two runs saw the same data."""
         digest = hashlib.sha256((self.content or "").encode())
-        for split in (self.train, self.bank, self.test):
-            digest.update(repr(split.images.shape).encode())
+        for split in (self.train, self.labelled, self.test):
+            digest.update(repr(split.shape).encode())
             if self.content is None:
-                assert not isinstance(split.images, Streamed)
                 digest.update(np.ascontiguousarray(split.images).data)
             digest.update(np.ascontiguousarray(split.labels).data)
         return digest.hexdigest()[:16]
+
+    def close(self) -> None:
+        """End the processes that decode, if the pictures are streamed."""
+        if self.stream is not None:
+            self.stream.workers.close()
+
+
+def random_subset(num: int, limit: int | None) -> NDArray[np.int64]:
+    """Indices of a fixed random `limit` of so many pictures, in order; of all of them if there is no limit."""
+    if limit is None or limit >= num:
+        return np.arange(num)
+    return np.sort(np.random.default_rng(FIXED_SEED).permutation(num)[:limit])
+
+
+def by_class(labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Indices of each class's members, classes in their order; -1 is none."""
+    order = np.argsort(labels, kind="stable")
+    order = order[np.searchsorted(labels, 0, sorter=order) :]
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []

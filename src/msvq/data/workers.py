@@ -16,19 +16,30 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.launch import child_environment
-from msvq.data.decode import FACTS, Unreadable, decode, examine, read_content
+from msvq.data.decode import IMAGE_RECORD, Unreadable, decode, examine, read_content
 
-# decode: rows of pixels; pack: pixels into a file; check: read and forget; examine: rows of FACTS.
+if TYPE_CHECKING:
+    from msvq.data.sources.base import EncodedSource
+
+# decode: rows of pixels; pack: pixels into a file; check: read and forget; examine: rows of IMAGE_RECORD.
 Task = Literal["decode", "pack", "check", "examine"]
 Target = tuple[str, int]  # a file, and the row in it that the first picture gets
 HASH_BYTES = 20
+
+
+def chunked(
+    images: "EncodedSource", order: Sequence[int] | NDArray[np.int64], num: int = 32
+) -> Iterator[list[str | bytes]]:
+    """The pictures in portions for a worker."""
+    for start in range(0, len(order), num):
+        yield [images[int(i)] for i in order[start : start + num]]
 
 
 class Result(NamedTuple):
@@ -71,7 +82,7 @@ def perform(task: Task, pictures: Sequence[str | bytes], side: int, target: Targ
 
 def _empty(task: Task, num: int, side: int) -> NDArray[Any]:
     if task == "examine":
-        return np.zeros(num, FACTS)
+        return np.zeros(num, IMAGE_RECORD)
     return np.zeros((num, side, side, 3) if task == "decode" else (num, 0), np.uint8)
 
 

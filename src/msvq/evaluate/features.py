@@ -16,7 +16,7 @@ from msvq.core.errors import BadInput
 from msvq.core.runtime import autocast
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.labels import Rows, select
+from msvq.evaluate.labels import Rows
 from msvq.model.backbones import BackboneSettings
 
 AT_ONCE = 500  # pictures
@@ -64,7 +64,7 @@ def feature_function(
     """
 
     def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
-        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.part(rows.start, rows.stop)))
+        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.slice(rows.start, rows.stop)))
 
     def of_share(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
         def batches() -> Iterator[NDArray[uint8]]:
@@ -97,10 +97,10 @@ class EvalContext:
         Features are computed once.
         """
         if self.cached is None:
-            with self.display.task("features", len(self.data.bank) + len(self.data.test)) as advance:
+            with self.display.task("features", len(self.data.labelled) + len(self.data.test)) as advance:
                 function = feature_function(self.data, self.device, self.precision, advance)
-                self.cached = function(self.encoder, self.data.bank), function(self.encoder, self.data.test)
-        (bank, test), known = self.cached, torch.from_numpy(self.data.bank.labels_as_read())
+                self.cached = function(self.encoder, self.data.labelled), function(self.encoder, self.data.test)
+        (bank, test), known = self.cached, torch.from_numpy(self.data.labelled.labels_as_read())
         truth = torch.from_numpy(self.data.test.labels_as_read())
         return (bank, known, test, truth) if rows is None else (bank[rows], known[rows], test, truth)
 
@@ -109,7 +109,7 @@ class EvalContext:
 
         `only_one`: of the first of them, to see whether it can.
         """
-        test = select(self.data.test, np.flatnonzero(self.data.test.labels >= 0))
+        test = self.data.test.select(np.flatnonzero(self.data.test.labels >= 0))
         if not len(test):
             raise BadInput(NO_TEST)
         test, display = (test.sample(1), Display()) if only_one else (test, self.display)

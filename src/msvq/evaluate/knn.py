@@ -1,28 +1,23 @@
 """Weighted k-nearest-neighbour accuracy, the paper's online measure."""
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from numpy import int64
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from msvq.core.distributed import map_sharded
 from msvq.core.schema import MayChange, Section
-from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.labels import held_out
-from msvq.methods.base import Method
+from msvq.data.store import ImageSplit
 from msvq.model.losses import l2_normalize
 
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
 GROUP = 8  # members of a group of the bank, of which the maximum is taken first
 SIMILARITIES = 2**25  # held at once (134 MB), so long as the chunks keep MIN_ROWS queries
 LAST_BANK = 100_000  # labelled pictures that vote when a run is over, where evaluate.knn_bank has fewer vote before
-VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
 MIN_ROWS = 64  # fewer would read the bank more often than they multiply by it
 
 
@@ -111,55 +106,3 @@ def knn_accuracy(
 def last_bank(bank: ImageSplit, knn_bank: int | None) -> ImageSplit:
     """Those that vote when a run is over: more than during it, but not without end."""
     return bank if knn_bank is None else bank.subsample(max(knn_bank, LAST_BANK))
-
-
-class KnnMonitor:
-    """Measures kNN accuracy between epochs and remembers the best, by test pictures and by held-out ones.
-
-    `on_best` is called whenever the held-out pictures say that the encoder has never been better.
-    """
-
-    def __init__(
-        self,
-        data: ImageDataset,
-        settings: EvaluateSettings,
-        *,
-        epochs: int,
-        features: Callable[[nn.Module, ImageSplit], Tensor],
-    ) -> None:
-        self.bank, self.test = data.bank.subsample(settings.knn_bank), data.test
-        self.settings, self.epochs, self.features = settings, epochs, features
-        self.rest, self.held = np.arange(len(self.bank)), np.arange(0)
-        if settings.validation:
-            self.rest, self.held = held_out(self.bank.labels, settings.validation, seed=VALIDATION_SEED)
-        self.best = self.best_val = 0.0
-        self.on_best: Callable[[], None] = lambda: None
-
-    def due(self, epoch: int) -> bool:
-        """Every `evaluate.every` epochs, before the first and after the last."""
-        return epoch % self.settings.every == 0 or epoch == self.epochs
-
-    def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
-        """`knn_top1`, `knn_top1_best` over the epochs trained so far, and `knn_top1_val` of the held-out pictures."""
-        bank, test = (self.features(method.encoder, part) for part in (self.bank, self.test))
-        known, truth = self.bank.labels_as_read(), self.test.labels_as_read()
-        vote = partial(knn_accuracy, k=self.settings.knn_k, temp=self.settings.knn_temp)
-        found = {"knn_top1": vote(bank, test, (known, truth))}
-        if len(self.held):
-            rest, held = bank[self.rest], bank[self.held]
-            found["knn_top1_val"] = vote(rest, held, (known[self.rest], known[self.held]))
-        if epoch == 0:  # the untrained encoder is no candidate
-            return found
-        self.best = max(self.best, found["knn_top1"])
-        if found.get("knn_top1_val", 0.0) > self.best_val:
-            self.best_val = found["knn_top1_val"]
-            self.on_best()
-        return {**found, "knn_top1_best": self.best}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The best so far."""
-        return {"best": self.best, "best_val": self.best_val}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.best, self.best_val = float(state["best"]), float(state["best_val"])

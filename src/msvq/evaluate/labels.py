@@ -8,12 +8,10 @@ from numpy import int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 from msvq.core.runtime import Stream, derive_seed, is_out_of_memory, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
-from msvq.data.listing import by_class
-from msvq.data.store import ImageDataset, ImageSplit
-from msvq.data.stream import Streamed
+from msvq.data.store import ImageDataset, by_class
 
 Rows = NDArray[int64]
 
@@ -74,14 +72,6 @@ def held_out(labels: NDArray[int64], share: float, seed: int) -> tuple[Rows, Row
     return rest, held
 
 
-def select(pictures: ImageSplit, rows: Rows) -> ImageSplit:
-    """Some of the pictures, without copying them."""
-    images, labels = pictures.images, pictures.labels[rows]
-    if isinstance(images, Streamed):
-        return ImageSplit(Streamed(images.stream, images.positions[rows]), labels)
-    return ImageSplit(images, labels, rows=rows if pictures.rows is None else pictures.rows[rows])
-
-
 def num_batches(num: int, batch_size: int, *, even: bool = False) -> int:
     """Of an epoch; `even`: so that each has two pictures or more, as batch norm needs."""
     usual = -(-num // batch_size)
@@ -108,10 +98,10 @@ class LabelledViews:
         even: bool = False,
     ) -> None:
         keep_freed_memory()
-        self.pictures = select(data.bank, usable_rows(data.bank.labels, rows))
+        self.pictures = data.labelled.select(usable_rows(data.labelled.labels, rows))
         self.labels = torch.from_numpy(self.pictures.labels)
         self.num_classes = max(
-            data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.bank, data.test))
+            data.num_classes, *(1 + int(part.labels.max(initial=-1)) for part in (data.labelled, data.test))
         )
         self.augment = Augment({"plain": view}, size=size or data.size, mean=data.mean, std=data.std)
         self.side = view.side(size or data.size)
@@ -126,8 +116,8 @@ class LabelledViews:
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             if is_out_of_memory(error):
                 raise
-            told = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-            raise BadInput(f"the encoder cannot take crops of {self.side} pixels ({told[:200]}); {way_out}") from error
+            told = first_line(error, 200)
+            raise BadInput(f"the encoder cannot take crops of {self.side} pixels ({told}); {way_out}") from error
         finally:
             network.train(was_training)
 

@@ -42,7 +42,7 @@ class Protocol(NamedTuple):
 
 def by_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None, seed: int) -> Result:
     """Votes of the nearest labelled pictures."""
-    num_labels = len(context.data.bank if rows is None else rows)
+    num_labels = len(context.data.labelled if rows is None else rows)
     if settings.k > num_labels:
         raise BadInput(
             f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
@@ -150,7 +150,7 @@ def measure(
     and the encoder came from, for the record.
     """
     chosen = PROTOCOLS[protocol]
-    known = context.data.bank.labels
+    known = context.data.labelled.labels
     repeats = seeds if chosen.random or labels < 1 else 1
     if seeds > repeats:
         context.display.note(f"note: {protocol} with all labels has no randomness, so one measurement is enough")

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from msvq.core.console import printable
-from msvq.data.hub import PREFIX
 from msvq.data.sources import is_path
+from msvq.data.sources.hub import PREFIX
 from msvq.export.folder import backbone
 from msvq.export.formats import Plan
 from msvq.export.results import Measured, measured

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from msvq.core.console import printable
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 from msvq.runs.encoder import LoadedEncoder
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
@@ -71,7 +71,7 @@ def _quiet(format: str) -> Iterator[None]:
         raise
     except Exception as error:  # of whatever kind: exporters follow code that they have never seen
         reason = error.__cause__ or error  # the first says in which step it was
-        told = next(iter(printable(str(reason)).strip().splitlines()), type(reason).__name__)
+        told = printable(first_line(reason))
         raise BadInput(f"{format} cannot hold this network ({told}); try --format safetensors") from error
     finally:
         logging.disable(before)

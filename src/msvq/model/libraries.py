@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 
 LIBRARIES = ("torchvision", "timm")
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
@@ -31,7 +31,9 @@ def make_library(name: str, size: int) -> nn.Module:
     except BadInput:
         raise
     except Exception as error:  # each network has its own ways to say what it cannot do
-        raise BadInput(f"backbone {name} cannot be built for pictures of {size} pixels ({_told(error)})") from error
+        raise BadInput(
+            f"backbone {name} cannot be built for pictures of {size} pixels ({first_line(error, 200)})"
+        ) from error
 
 
 def check_library(name: str) -> None:
@@ -82,8 +84,8 @@ def library_weights(name: str, size: int) -> dict[str, Tensor]:
         return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except Exception as error:  # of the network, of the hub's library, or that there are none
         raise BadInput(
-            f"the trained weights of {name} could not be had ({_told(error)}); --init library needs the network once; "
-            f"without it, give --init a file"
+            f"the trained weights of {name} could not be had ({first_line(error, 200)}); --init library needs the "
+            f"network once; without it, give --init a file"
         ) from error
 
 
@@ -139,7 +141,3 @@ def _import(library: str, name: str) -> Any:
         return importlib.import_module(library)
     except ImportError:
         raise BadInput(f"backbone {name} needs {library}; pip install 'msvq[{library}]' gives it") from None
-
-
-def _told(error: Exception) -> str:
-    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]

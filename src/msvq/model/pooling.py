@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 
 
 class Encoder(nn.Module):
@@ -77,8 +77,8 @@ def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.
         raise
     except Exception as error:  # whatever the code of others may raise
         raise BadInput(
-            f"backbone {name} cannot take pictures of {size} pixels ({_told(error)}); --set {setting} to what it takes"
-            f"{_instead(setting)}, or give another --backbone"
+            f"backbone {name} cannot take pictures of {size} pixels ({first_line(error, 200)}); --set {setting} to "
+            f"what it takes{_instead(setting)}, or give another --backbone"
         ) from error
     finally:
         network.train(was_training)
@@ -98,7 +98,7 @@ def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.
     except Exception as error:
         raise BadInput(
             f"backbone {name} fails in {mode} mode on pictures in channels_last order, which training uses "
-            f"({_told(error)}); change its forward, or give another --backbone"
+            f"({first_line(error, 200)}); change its forward, or give another --backbone"
         ) from error
     return shape
 
@@ -111,7 +111,3 @@ def _shape(output: object, name: str) -> torch.Size:
 
 def _instead(setting: str) -> str:
     return " (null: data.size throughout)" if setting == "train.resolution" else ""
-
-
-def _told(error: Exception) -> str:
-    return (next(iter(str(error).strip().splitlines()), "") or type(error).__name__)[:200]

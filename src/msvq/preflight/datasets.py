@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from msvq.core.files import downloads, expanduser, packs
-from msvq.data.folders import walk
-from msvq.data.official import OFFICIAL, Facts, find_official
+from msvq.data.sources.benchmarks import BENCHMARKS, DatasetSpec, find_benchmark
+from msvq.data.sources.folders import walk
 
 # The files of an extracted archive, and how many bytes each has at least (its pixels).
 _FILES = {
@@ -31,20 +31,20 @@ def catalogue(root: Path | None = None) -> list[dict[str, Any]]:
     """A row for each data set that is known by name."""
     own = {"name": "patterns", "title": "embedded", "train": 10_000, "test": 2_000, "classes": 10, "size": 32}
     rows: list[dict[str, Any]] = [{**own, "where": "", "state": "complete: made when needed", "complete": True}]
-    for name, facts in OFFICIAL.items():
-        path, state = _state(name, facts, root)
-        row = {"name": name, "title": facts.title, "train": facts.num_train, "test": facts.num_test}
-        row |= {"classes": facts.num_classes, "size": facts.test_size, "where": "" if path is None else str(path)}
+    for name, spec in BENCHMARKS.items():
+        path, state = _state(name, spec, root)
+        row = {"name": name, "title": spec.title, "train": spec.num_train, "test": spec.num_test}
+        row |= {"classes": spec.num_classes, "size": spec.test_size, "where": "" if path is None else str(path)}
         rows.append(row | {"state": state, "complete": state == "complete"})
     return rows
 
 
-def _state(name: str, facts: Facts, root: Path | None) -> tuple[Path | None, str]:
-    place = find_official(name, root)
+def _state(name: str, spec: DatasetSpec, root: Path | None) -> tuple[Path | None, str]:
+    place = find_benchmark(name, root)
     if place is None:
-        part = (downloads() if root is None else root) / f"{facts.archive.name}.part"
+        part = (downloads() if root is None else root) / f"{spec.archive.name}.part"
         begun = f"{part.stat().st_size / 1e6:,.0f} MB of it downloaded" if part.is_file() else "not there"
-        return None, f"{begun}; --download fetches {(facts.archive.num_bytes or 0) / 1e6:,.0f} MB"
+        return None, f"{begun}; --download fetches {spec.archive.num_bytes / 1e6:,.0f} MB"
     if place.form == "archive":
         return place.path, "archive, extracted when first used"
     if place.form == "files" and name in _FILES:
@@ -57,7 +57,7 @@ def _state(name: str, facts: Facts, root: Path | None) -> tuple[Path | None, str
     judged = ("val", "test") if place.form == "files" else ("test", "val")  # Tiny ImageNet's own test has no labels
     train = counts.get("train", 0) + counts.get("unlabeled", 0)
     test = next((counts[split] for split in judged if split in counts), 0)
-    if train >= facts.num_train and test >= facts.num_test:
+    if train >= spec.num_train and test >= spec.num_test:
         return place.path, "complete"
     return place.path, f"partial: {train:,} training and {test:,} test pictures"
 

@@ -18,11 +18,7 @@ from msvq.config.resolve import resolve
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.files import packs
-from msvq.data.listing import Listing
-from msvq.data.official import OFFICIAL
-from msvq.data.pack import is_packed, pack_bytes
-from msvq.data.sources import Found, absolute, fitting_sizes, is_path, limited, locate, probe_sizes
-from msvq.data.splits import Splits
+from msvq.data.sources import ImageSource, absolute, find_images, is_path, plan_data
 from msvq.preflight.findings import Finding, find
 from msvq.preflight.inspection import Copies, Inspection, find_copies, inspect_pictures
 
@@ -41,13 +37,13 @@ def examine_data(
     """The report on a data set as plain values, and what was found. Every picture is read once."""
     display = display or Display()
     settings = resolve(data=data, data_root=data_root, overrides=overrides)
-    found = limited(locate(settings.data, download=download, display=display), settings.data)
-    seen = inspect_pictures(found, settings.data.workers, display)
-    plan = _plan(settings, found, seen, overrides)
-    copies, overlap = find_copies(seen.facts, seen.is_train)
+    source = find_images(settings.data, download=download, display=display)
+    seen = inspect_pictures(source, settings.data.workers, display)
+    plan = _plan(settings, source, seen, overrides)
+    copies, overlap = find_copies(seen.records, seen.is_train)
     report = {
         "data": data,
-        "counts": _counts(found, seen),
+        "counts": _counts(source, seen),
         "sizes": _sizes(seen, plan["size"]),
         "unreadable": {
             "count": len(seen.unreadable),
@@ -57,16 +53,15 @@ def examine_data(
         },
         "duplicates": {**_paired(seen, copies), "in_two_classes": _in_two_classes(seen, copies)},
         "overlap": _paired(seen, overlap),
-        "classes": _classes(found.class_names, seen),
+        "classes": _classes(source.class_names, seen),
         "plan": plan,
         "command": _command(data, data_root, overrides),
     }
     return report, find(report)
 
 
-def _counts(found: Found, seen: Inspection) -> dict[str, Any]:
+def _counts(source: ImageSource, seen: Inspection) -> dict[str, Any]:
     labels = seen.labels[: seen.num_train]
-    listing = found if isinstance(found, Listing) else None
     return {
         "train": seen.num_train,
         "train_with_label": int((labels >= 0).sum()),
@@ -74,16 +69,16 @@ def _counts(found: Found, seen: Inspection) -> dict[str, Any]:
         "train_readable": int(seen.is_train.sum()),
         "test": len(seen.names) - seen.num_train,
         "test_readable": int((~seen.is_train).sum()),
-        "classes": len(found.class_names),
-        "other_files": listing.num_others if listing else 0,
-        "unlisted": [{"name": name, "reason": reason} for name, reason in (listing.unlisted if listing else ())],
-        "notes": list(found.notes),
+        "classes": len(source.class_names),
+        "other_files": source.num_others,
+        "unlisted": [{"name": name, "reason": reason} for name, reason in source.unlisted],
+        "notes": list(source.notes),
     }
 
 
 def _sizes(seen: Inspection, crop: int) -> dict[str, Any]:
-    facts = seen.facts
-    width, height = facts["width"].astype(np.int64), facts["height"].astype(np.int64)
+    records = seen.records
+    width, height = records["width"].astype(np.int64), records["height"].astype(np.int64)
     shorter, longer = np.minimum(width, height), np.maximum(width, height)
     order = np.argsort(width * height, kind="stable")
     places = {"smallest": 0, "median": len(order) // 2, "largest": len(order) - 1}
@@ -94,8 +89,8 @@ def _sizes(seen: Inspection, crop: int) -> dict[str, Any]:
 
     return {
         **{name: [int(width[order[i]]), int(height[order[i]])] if len(order) else None for name, i in places.items()},
-        "formats": _tally(facts["format"]),
-        "modes": _tally(facts["mode"]),
+        "formats": _tally(records["format"]),
+        "modes": _tally(records["mode"]),
         "smaller_than_crop": chosen(shorter < crop),
         "extreme": chosen(longer > EXTREME * shorter),
     }
@@ -138,40 +133,27 @@ def _classes(names: Sequence[str], seen: Inspection) -> dict[str, Any]:
     }
 
 
-def _plan(settings: Settings, found: Found, seen: Inspection, overrides: Iterable[str]) -> dict[str, Any]:
+def _plan(settings: Settings, source: ImageSource, seen: Inspection, overrides: Iterable[str]) -> dict[str, Any]:
     """What `msvq pretrain` will make of the data."""
-    size, test_size = _crop_sizes(settings, found)
+    plan = plan_data(settings.data, source)
     if is_path(settings.data.source):
         asked_for = (text.partition("=")[0].strip() for text in overrides)
         settings, _ = fit_to_data(settings, int(seen.is_train.sum()), keep=asked_for)
-    folder, packed = packs(), not isinstance(found, Splits)
-    side = max(size, test_size)
-    needed = 0 if isinstance(found, Splits) or is_packed(found, side) else pack_bytes(len(seen.names), side)
+    folder, needed = packs(), source.bytes_to_pack(plan.side)
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     return {
-        "size": size,
-        "test_size": test_size,
-        "stem": settings.backbone.for_size(size).stem if settings.backbone.is_resnet else None,
+        "size": plan.size,
+        "test_size": plan.test_size,
+        "stem": settings.backbone.for_size(plan.size).stem if settings.backbone.is_resnet else None,
         "batch_size": settings.train.batch_size,
         "queue_size": settings.method.get("queue_size"),
-        "mode": settings.data.mode if packed else "memory",
+        "mode": "memory" if source.in_memory else settings.data.mode,
         "cache_bytes": needed,
         "cache_folder": str(folder),
         "free_bytes": free,
         "stream_advised": needed > free,
     }
-
-
-def _crop_sizes(settings: Settings, found: Found) -> tuple[int, int]:
-    source, facts = settings.data.source, OFFICIAL.get(settings.data.source)
-    if facts is not None:
-        size, test_size = facts.size, facts.test_size
-    elif isinstance(found, Splits):
-        size, test_size = (32, 32) if source == "patterns" else fitting_sizes(min(found.train.images.shape[1:3]))
-    else:
-        size, test_size = probe_sizes(found)
-    return settings.data.size or size, settings.data.test_size or test_size
 
 
 def _command(data: str, data_root: str | Path | None, overrides: Iterable[str]) -> str:

@@ -12,7 +12,6 @@ import torch
 from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.decode import Unreadable, decode
 from msvq.data.workers import available_cores
 from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
@@ -21,7 +20,8 @@ from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.preflight.machine import forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
 from msvq.preflight.trial_run import Rehearsal, TrialData, run_trial
-from msvq.train.limits import check_fit
+from msvq.train.monitors import is_due
+from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
 
 SAMPLE = 256  # pictures whose features are taken
@@ -134,7 +134,7 @@ def estimate(
         packing = _time_packing(scene, trial.settings) if scene.pack else 0.0
         peak = peak_memory(device) if peak is None else peak
     evaluate = trial.settings.evaluate
-    evaluations = sum(e % evaluate.every == 0 or e == epochs for e in range(epochs + 1))
+    evaluations = sum(is_due(epoch, evaluate.every, epochs) for epoch in range(epochs + 1))
     every, seconds = parse_save_interval(trial.settings.train.checkpoint_every)
     saves = 2 + int(training // seconds if every is None else trainer.total_steps // every)
     features = 0 if device.type == "cuda" else _evaluation_bytes(trial, scene)
@@ -206,18 +206,18 @@ def _time_evaluation(trial: Rehearsal, scene: TrialData) -> tuple[float, float]:
     """Seconds of one online evaluation, and of the looks in the end: kNN by more labels, and neighbours."""
     data, trainer, encoder = scene.data, trial.trainer, trial.trainer.method.encoder
     features = feature_function(data, trainer.device, trainer.precision)
-    sample = (data.test if data.has_labels else data.train).part(0, SAMPLE)
-    dim = features(encoder, sample.part(0, SAMPLE // 8)).shape[1]  # and warms up
+    sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
+    dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
     per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
-    judged = data.bank if data.has_labels else data.train
+    judged = data.labelled if data.has_labels else data.train
     last = 2 * per_picture * min(NUM_BANK, len(judged))
     if not data.has_labels:
         num = min(NUM_PICTURES, len(data.train))
         made = torch.randn(num, dim)
         return num * per_picture + _seconds(lambda: effective_rank(made), trainer.device), last
     settings = trial.settings.evaluate
-    num_bank, num_test = min(len(data.bank), settings.knn_bank or len(data.bank)), len(data.test)
-    most = len(last_bank(data.bank, settings.knn_bank))
+    num_bank, num_test = min(len(data.labelled), settings.knn_bank or len(data.labelled)), len(data.test)
+    most = len(last_bank(data.labelled, settings.knn_bank))
     num, queries = min(most, MOST_BANK), torch.randn(min(QUERIES, num_test), dim)
     bank, labels = torch.randn(num, dim), torch.arange(num) % data.num_classes
     options: dict[str, Any] = {"k": settings.knn_k, "temp": settings.knn_temp, "num_classes": data.num_classes}
@@ -234,7 +234,7 @@ def _evaluation_bytes(trial: Rehearsal, scene: TrialData) -> int:
     data, knn_bank = scene.data, trial.settings.evaluate.knn_bank
     if not data.has_labels:
         return 0
-    num, dim = len(last_bank(data.bank, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
+    num, dim = len(last_bank(data.labelled, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
     return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
 
 
@@ -246,18 +246,13 @@ def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
 
 def _time_packing(scene: TrialData, settings: Settings) -> float | None:
     """Seconds until all files are decoded, on all cores, from a few of them."""
-    if scene.items is None:
+    if scene.source is None:
         return None
-    side, good, started = max(scene.data.size, scene.data.test_size), 0, time.perf_counter()
-    places = np.unique(np.linspace(0, len(scene.items) - 1, DECODED).astype(int))
-    for place in places:
-        try:
-            decode(scene.items[int(place)], side)
-        except Unreadable:
-            continue
-        good += 1
-    seconds = (time.perf_counter() - started) / max(1, good)
-    return seconds * len(scene.items) / (settings.data.workers or available_cores())
+    side, started = max(scene.data.size, scene.data.test_size), time.perf_counter()
+    places = np.unique(np.linspace(0, len(scene.source) - 1, DECODED).astype(int))
+    result = next(scene.source.decoded([places], side, workers=0))
+    seconds = (time.perf_counter() - started) / max(1, len(places) - len(result.reasons))
+    return seconds * len(scene.source) / (settings.data.workers or available_cores())
 
 
 def _seconds(work: Any, device: torch.device) -> float:

@@ -1,6 +1,7 @@
-"""What a look at all pictures tells before training: what they are, which are copies, and what batch suits them."""
+"""What a look at all pictures tells before training: what they are, and which are copies."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,17 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.console import Display
-from msvq.data.decode import FACTS, facts_of
-from msvq.data.hub import HubPictures
-from msvq.data.items import pieces
-from msvq.data.listing import Listing
-from msvq.data.splits import Splits
-from msvq.data.workers import Workers
+from msvq.data.decode import IMAGE_RECORD
+from msvq.data.sources import ImageSource
 
-# Almost equal pictures differ in few bits of `look`, and little in their thumbnails: by eye, 99 of 100 such pairs of
-# CIFAR-10 are one picture saved twice. Where a thumbnail has little contrast, `look` is noise, and the thumbnails must
+# Almost equal pictures differ in few bits of `dhash`, and little in their thumbnails: by eye, 99 of 100 such pairs of
+# CIFAR-10 are one picture saved twice. Where a thumbnail has little contrast, it is noise, and the thumbnails must
 # agree the better: flat pictures of two colours are two pictures.
-BAND = 8  # bits; 8 bands: two looks that differ in 7 bits have one band in common
+BAND = 8  # bits; 8 bands: two hashes that differ in 7 bits have one band in common
 MOST_BITS = 8 - 1
 MOST_DIFFERENCE = 10.0  # of 255, on average over the thumbnail
 FLAT_DIFFERENCE, PER_CONTRAST = 2.0, 0.3  # at most the first plus so much of the contrast (a standard deviation)
@@ -37,7 +34,7 @@ class Inspection:
     labels: NDArray[np.int64]  # -1 where unknown
     num_train: int  # the rest are test pictures
     readable: NDArray[np.int64]  # positions of the pictures that can be read
-    facts: NDArray[Any]  # FACTS, of those
+    records: NDArray[Any]  # IMAGE_RECORD, of those
     unreadable: tuple[tuple[int, str], ...] = ()  # position and reason
 
     @property
@@ -46,39 +43,18 @@ class Inspection:
         return self.readable < self.num_train
 
 
-def inspect_pictures(found: Listing | HubPictures | Splits, num_workers: int | None, display: Display) -> Inspection:
+def inspect_pictures(source: ImageSource, num_workers: int | None, display: Display) -> Inspection:
     """Look at every picture once."""
-    if isinstance(found, Splits):
-        return _inspect_arrays(found, display)
-    rows, unreadable = [np.zeros(0, FACTS)], []
-    workers, start = Workers(num_workers), 0
-    try:
-        with display.task("looking at the pictures", len(found)) as advance:
-            for result in workers.map("examine", pieces(found, range(len(found)))):
-                unreadable += [(start + index, reason) for index, reason in sorted(result.reasons.items())]
-                rows.append(np.delete(result.rows, list(result.reasons)))
-                start += len(result.rows)
-                advance(len(result.rows))
-    finally:
-        workers.close()
-    readable = np.setdiff1d(np.arange(len(found)), [index for index, _ in unreadable]).astype(np.int64)
-    return Inspection(found.names, found.labels, found.num_train, readable, np.concatenate(rows), tuple(unreadable))
-
-
-def _inspect_arrays(splits: Splits, display: Display) -> Inspection:
-    num_train, num_test = len(splits.train), len(splits.test)
-    facts = np.zeros(num_train + num_test, FACTS)
-    place = 0
-    with display.task("looking at the pictures", len(facts)) as advance:
-        for part in (splits.train, splits.test):
-            for images in part.batches_in_order(256):
-                for pixels in images:
-                    facts[place] = facts_of(pixels)
-                    place += 1
-                advance(len(images))
-    names = [f"train {i}" for i in range(num_train)] + [f"test {i}" for i in range(num_test)]
-    labels = np.concatenate([splits.train.labels, splits.test.labels])
-    return Inspection(names, labels, num_train, np.arange(len(facts)), facts)
+    rows, unreadable, start = [np.zeros(0, IMAGE_RECORD)], [], 0
+    task = display.task("looking at the pictures", len(source))
+    with task as advance, closing(source.examined(num_workers)) as results:
+        for result in results:
+            unreadable += [(start + index, reason) for index, reason in sorted(result.reasons.items())]
+            rows.append(np.delete(result.rows, list(result.reasons)))
+            start += len(result.rows)
+            advance(len(result.rows))
+    readable = np.setdiff1d(np.arange(len(source)), [index for index, _ in unreadable]).astype(np.int64)
+    return Inspection(source.names, source.labels, source.num_train, readable, np.concatenate(rows), tuple(unreadable))
 
 
 @dataclass(frozen=True)
@@ -94,18 +70,18 @@ class Copies:
         return len(self.exact[0]) + len(self.near[0])
 
 
-def find_copies(facts: NDArray[Any], is_train: NDArray[np.bool_]) -> tuple[Copies, Copies]:
+def find_copies(records: NDArray[Any], is_train: NDArray[np.bool_]) -> tuple[Copies, Copies]:
     """Training pictures that repeat an earlier one, and test pictures that are also in train."""
-    place = np.arange(len(facts))
-    _, content = np.unique(facts["content"], return_inverse=True)
+    place = np.arange(len(records))
+    _, content = np.unique(records["content"], return_inverse=True)
     same = _first_train(content, is_train, np.zeros((2, 0), np.int64))
-    # Pictures with one look and one thumbnail become one, or a thousand blank ones would make a million pairs.
-    look, thumbnails = np.ascontiguousarray(facts["look"]), facts["thumbnail"]
-    whole = np.concatenate([look.view(np.uint8).reshape(-1, 8), thumbnails.reshape(-1, 192)], axis=1)
+    # Pictures with one dhash and one thumbnail become one, or a thousand blank ones would make a million pairs.
+    dhash, thumbnails = np.ascontiguousarray(records["dhash"]), records["thumbnail"]
+    whole = np.concatenate([dhash.view(np.uint8).reshape(-1, 8), thumbnails.reshape(-1, 192)], axis=1)
     _, first, kind = np.unique(whole.view("V200")[:, 0], return_index=True, return_inverse=True)
-    pairs = near_pairs(look[first], thumbnails[first])
+    pairs = near_pairs(dhash[first], thumbnails[first])
     alike = _first_train(kind, is_train, pairs)
-    before = np.where(is_train, place, len(facts))
+    before = np.where(is_train, place, len(records))
     is_copy, exact = same < before, np.stack([place, same])
     near_only, near = (alike < before) & ~is_copy, np.stack([place, alike])
     return (
@@ -124,7 +100,7 @@ def _first_train(kind: NDArray[np.int64], is_train: NDArray[np.bool_], pairs: Pa
     return reached[kind]
 
 
-def near_pairs(look: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs:
+def near_pairs(dhash: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs:
     """Pairs of pictures that are almost equal.
 
     Two that differ in few bits agree in one band of them, and their thumbnails are about as bright: in the order of
@@ -134,13 +110,13 @@ def near_pairs(look: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs
     flat = thumbnails.reshape(-1, 192)
     brightness = flat.mean(axis=1)
     contrast = thumbnails.reshape(-1, 64, 3).std(axis=1, dtype=np.float32).mean(axis=1, dtype=np.float64)
-    tries, copies = np.zeros(len(look), np.int64), np.zeros(len(look), np.int64)
+    tries, copies = np.zeros(len(dhash), np.int64), np.zeros(len(dhash), np.int64)
     found = [np.zeros((2, 0), np.int64)]
     for shift in range(0, 64, BAND):
-        band = (look >> np.uint64(shift)) & np.uint64(2**BAND - 1)
+        band = (dhash >> np.uint64(shift)) & np.uint64(2**BAND - 1)
         key = band.astype(np.float64) * 1000 + brightness  # bands are further apart than any brightness
         order = np.argsort(key)
-        key, ordered = key[order], look[order]
+        key, ordered = key[order], dhash[order]
         at = np.arange(len(order))
         for step in range(1, WINDOW + 1):
             at = at[at + step < len(order)]
@@ -157,7 +133,7 @@ def near_pairs(look: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pairs
             found.append(pairs[:, alike])
             at = at[(tries[order[at]] < MOST_TRIES) & (copies[order[at]] < ENOUGH_COPIES)]
     first, second = np.sort(np.concatenate(found, axis=1), axis=0)
-    return np.stack(np.divmod(np.unique(first * len(look) + second), max(len(look), 1)))
+    return np.stack(np.divmod(np.unique(first * len(dhash) + second), max(len(dhash), 1)))
 
 
 def _num_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -94,7 +94,7 @@ def _facts(needs: Estimate, scene: TrialData) -> dict[str, Any]:
         "data": settings.data.source,
         "pictures": {
             "train": len(data.train),
-            "labelled": len(data.bank),
+            "labelled": len(data.labelled),
             "test": len(data.test),
             "classes": data.num_classes,
         },

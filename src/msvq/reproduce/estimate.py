@@ -10,13 +10,13 @@ from typing import NamedTuple
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.runtime import resolve_device
-from msvq.data.official import OFFICIAL
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
+from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED
 from msvq.methods import METHODS
 from msvq.methods.msvq import MSVQ
 from msvq.preflight.estimate import estimate
 from msvq.preflight.machine import available_memory
-from msvq.preflight.trial_run import STL10_LABELLED, opened_scene
+from msvq.preflight.trial_run import opened_scene
 from msvq.reproduce.experiments import Cell, Task, is_finished
 from msvq.runs.metrics import read_metrics
 
@@ -36,7 +36,7 @@ def passes(method: str) -> float:
 
 def num_trained(cell: Cell) -> int:
     """How many pictures there are to train on."""
-    num = OFFICIAL[cell.dataset].num_train if cell.dataset in OFFICIAL else PATTERNS_TRAIN
+    num = BENCHMARKS[cell.dataset].num_train if cell.dataset in BENCHMARKS else PATTERNS_TRAIN
     return min(num, cell.settings().data.limit or num)
 
 
@@ -84,7 +84,7 @@ class Work(NamedTuple):
 def count_work(cell: Cell, protocols: Sequence[str] = ()) -> Work:
     """By the numbers of pictures, and by the passes of the method."""
     settings, labelled = cell.settings(), num_labelled(cell)
-    test = OFFICIAL[cell.dataset].num_test if cell.dataset in OFFICIAL else PATTERNS_TEST
+    test = BENCHMARKS[cell.dataset].num_test if cell.dataset in BENCHMARKS else PATTERNS_TEST
     bank = min(labelled, settings.evaluate.knn_bank or labelled)
     evaluations = 1 + -(-settings.train.epochs // settings.evaluate.every)
     return Work(

@@ -13,8 +13,8 @@ from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import downloads, expanduser
-from msvq.data.official import OFFICIAL, find_official, read_official
 from msvq.data.sources import open_dataset
+from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, read_benchmark
 from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
 from msvq.reproduce.estimate import Planned, plan_tasks
 from msvq.reproduce.experiments import (
@@ -168,14 +168,14 @@ def find_data(datasets: set[str], data_root: Path | None, *, download: bool, dis
     root = None if data_root is None else expanduser(data_root)
     if root is not None and not root.is_dir() and not download:
         raise BadInput(f"--data-root {str(data_root)!r} is not a folder")
-    for name in sorted(datasets & set(OFFICIAL)):
-        facts = OFFICIAL[name]
+    for name in sorted(datasets & set(BENCHMARKS)):
+        facts = BENCHMARKS[name]
         if download:
-            read_official(name, root, download=True, display=display)
-        elif find_official(name, root) is None:
+            read_benchmark(name, root, download=True, display=display)
+        elif find_benchmark(name, root) is None:
             raise BadInput(
                 f"{facts.title} is not in {str(root or downloads())!r}; --download fetches it "
-                f"({(facts.archive.num_bytes or 0) / 1e6:,.0f} MB), --data-root DIR says where else it is: "
+                f"({facts.archive.num_bytes / 1e6:,.0f} MB), --data-root DIR says where else it is: "
                 f"DIR holds {facts.archive.folder}, {facts.archive.name}, or train/<class>/ and test/<class>/"
             )
 
@@ -197,8 +197,7 @@ def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Di
         return
     settings = resolve(base=task.cell.settings().model_dump(mode="json"), data_root=data_root)
     data = open_dataset(settings.data, display=display)
-    if data.stream is not None:
-        data.stream.workers.close()
+    data.close()
     ours = data.fingerprint()
     other = next((cell for cell, pictures in known.items() if pictures != ours), None)
     if other is not None:

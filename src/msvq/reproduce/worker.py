@@ -106,8 +106,7 @@ def draw_map(run: Run, data_root: str | None, display: Display) -> None:
             run.path / "eval" / "map.npz", data, encoders, feature_function(data, device, "fp32"), num=MAP_PICTURES
         )
     finally:
-        if data.stream is not None:
-            data.stream.workers.close()
+        data.close()
 
 
 def serve(orders: TextIO, answers: TextIO) -> None:

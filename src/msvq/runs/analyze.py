@@ -20,7 +20,7 @@ from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
-from msvq.evaluate.diagnostics.health import HealthMonitor, queue_health, teacher_distances
+from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.protocols import PRECISION, measure
@@ -62,14 +62,13 @@ def analyze(
         settings = fill_from_data(settings, dataset, target)
         wanted = resolve_precision(check_precision(precision or settings.train.precision), target)
         settings = settings.model_copy(update={"train": settings.train.model_copy(update={"precision": wanted})})
-        pictures = dataset.bank if METHODS[settings.method_name].needs_labels else dataset.train
+        pictures = dataset.labelled if METHODS[settings.method_name].needs_labels else dataset.train
         loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
         result = evaluate_finished_run(
             run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display
         )
     finally:
-        if dataset.stream is not None:
-            dataset.stream.workers.close()
+        dataset.close()
     return result
 
 
@@ -101,11 +100,11 @@ def evaluate_finished_run(
     suffix = "" if checkpoint == "last" else f"-{checkpoint}"
     encoder = method.encoder
     if data.has_labels:
-        voting = replace(data, bank=last_bank(data.bank, settings.evaluate.knn_bank))
+        voting = replace(data, labelled=last_bank(data.labelled, settings.evaluate.knn_bank))
         subject = EvalContext(encoder, settings.backbone, voting, loader.device, PRECISION, display)
-        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.bank)), temp=settings.evaluate.knn_temp)
+        vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.labelled)), temp=settings.evaluate.knn_temp)
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
-        changes |= {"bank": len(voting.bank)} if len(voting.bank) < len(data.bank) else {}
+        changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
         with _noted("kNN", display):
             found = measure("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
@@ -126,8 +125,7 @@ def evaluate_finished_run(
         save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
     history = [line for line in run.metrics() if "rank" in line and line["step"] <= step]
     if not history or history[-1]["step"] != step:  # a checkpoint between two looks
-        monitor = HealthMonitor(data.train, every=1, epochs=1, features=features)
-        history.append(dict(monitor.measure(method, 1)))
+        history.append(measure_health(method, pictures=data.train, features=features))
     # What was no number is null in the log.
     judged = verdict([{key: math.nan if value is None else value for key, value in line.items()} for line in history])
     result = {

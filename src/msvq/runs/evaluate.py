@@ -72,8 +72,7 @@ def evaluate(
             step=encoder.step,
         )
     finally:
-        if dataset.stream is not None:
-            dataset.stream.workers.close()
+        dataset.close()
     return result, result.save(run.path / "eval")
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,18 @@ from msvq.core.launch import is_main_process
 
 
 class MetricsWriter:
-    """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes.
+    """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes."""
 
-    `hear` is then told of the line, as it was written.
-    """
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
-    def __init__(self, path: Path, hear: Callable[[dict[str, Any]], None] = lambda line: None) -> None:
-        self.path, self.hear = path, hear
-
-    def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append one line."""
-        if not is_main_process():
-            return
-        line = nan_to_none({"kind": kind, **values})
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        self.hear(line)
+    def write(self, kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Append one line, and return it as it was written."""
+        line: dict[str, Any] = nan_to_none({"kind": kind, **values})
+        if is_main_process():
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        return line
 
     def flush(self) -> None:
         """Have what was written on disk."""

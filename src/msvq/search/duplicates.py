@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import check_not_the_input, check_output_file, write_text
+from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import load_encoder
 from msvq.runs.run_dir import RunDir, open_run
+from msvq.search.embedding import open_source
 from msvq.search.index import open_index
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
-from msvq.search.source import Positions, Source, open_source
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this
@@ -165,7 +166,7 @@ def find_duplicates(
     return found
 
 
-def _groups(source: Source, kept: Positions, links: Links) -> tuple[tuple[Member, ...], ...]:
+def _groups(source: ImageSource, kept: Positions, links: Links) -> tuple[tuple[Member, ...], ...]:
     joined = np.flatnonzero(links.nearest >= 0)
     order = joined[np.argsort(links.first[joined], kind="stable")]
     together = np.split(order, np.flatnonzero(np.diff(links.first[order])) + 1) if len(order) else []
@@ -198,7 +199,7 @@ def as_csv(found: Duplicates) -> str:
     return text.getvalue()
 
 
-def _write_html(path: Path, source: Source, found: Duplicates) -> None:
+def _write_html(path: Path, source: ImageSource, found: Duplicates) -> None:
     chosen: Sequence[Sequence[Member]] = [group[:PAGE_PICTURES] for group in found.groups[:PAGE_GROUPS]]
     thumbnails = make_thumbnails(source, (member.position for group in chosen for member in group))
     groups = []

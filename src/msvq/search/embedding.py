@@ -8,22 +8,24 @@ from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from msvq.core.console import Display, printable
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, unknown
 from msvq.core.files import LOCK, check_not_the_input, lock, write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
 from msvq.data.decode import PASSING
-from msvq.data.given import PORTION, are_paths, decode_files, materialise, to_image_list
+from msvq.data.inputs import PORTION, are_paths, decode_files, materialise, to_image_list
+from msvq.data.sources import DataSettings, ImageSource, absolute, find_images, is_path
+from msvq.data.sources.base import SplitName
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
 from msvq.search.feature_shards import WHOLE, Parts, check_batch_size, check_ours, check_readable
 from msvq.search.formats import Table, writer_for
-from msvq.search.source import open_source
 
 BATCH_SIZE = 256
 Skipped = Sequence[tuple[str, str]]  # name and reason
@@ -39,6 +41,31 @@ class Written:
     skipped: tuple[tuple[str, str], ...]
     skipped_path: Path | None  # lists them, where there are some
     parts: Path | None  # kept where some of them may be readable later: the same call tries those again
+
+
+def open_source(
+    run: RunDir,
+    data: str | None,
+    data_root: str | Path | None = None,
+    *,
+    split: str = "all",
+    download: bool = False,
+    display: Display | None = None,
+) -> ImageSource:
+    """The pictures that `--data` names (None: the run's own): all of them, or a split as training would see it."""
+    name: SplitName | None = next((known for known in get_args(SplitName) if known == split), None)
+    if name is None:
+        raise unknown("split", split, get_args(SplitName))
+    own = data is None or absolute(data) == run.config.data.source
+    root = Path(data_root) if data_root is not None else run.config.data.root if own else None
+    settings = DataSettings(source=run.config.data.source if data is None else data, root=root)
+    if own:  # a run without labels holds no picture out
+        settings = settings.model_copy(update={"labels": run.config.data.labels})
+    keep_all = split == "all" and is_path(settings.source)
+    source = find_images(settings, download=download, display=display, keep_all=keep_all).split(name)
+    if not len(source):
+        raise BadInput(f"there are no {split} pictures in {settings.source!r}; --split all takes those that there are")
+    return source
 
 
 def embed(

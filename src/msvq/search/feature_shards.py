@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from msvq.core.console import Advance, Display
 from msvq.core.errors import BadInput
 from msvq.core.files import LOCK, check_no_link, is_temporary, write_atomically, write_text
-from msvq.data.decode import PASSING
-from msvq.data.skipping import check_skipped
+from msvq.data.decode import PASSING, check_skipped
+from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import CHUNK, LoadedEncoder
-from msvq.search.source import Positions, Source
 
 PART = 16 * CHUNK  # pictures in a part, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other parts
@@ -46,7 +45,7 @@ class Parts:
     """The parts of some pictures of a source, in a folder of their own. The caller keeps other processes out of it."""
 
     folder: Path
-    source: Source
+    source: ImageSource
     positions: Positions  # which pictures of the source
     encoder: LoadedEncoder
     skipped: dict[int, str] = field(default_factory=dict)  # once complete: position and reason

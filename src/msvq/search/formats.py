@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import check_output_file
-from msvq.search.source import Positions, Source
+from msvq.data.sources.base import ImageSource, Positions
 
 Features = Callable[[], Iterator[NDArray[np.float32]]]
 BLOCK = 4096  # names that are strings at one time
@@ -26,7 +26,7 @@ BLOCK = 4096  # names that are strings at one time
 class Table:
     """What is written: row by row the features, names and labels of the pictures of `source` at `kept`."""
 
-    source: Source
+    source: ImageSource
     kept: Positions
     features: Features  # in blocks float32 [n, d], each time anew
     feature_dim: int

@@ -21,11 +21,11 @@ from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Display, printable
 from msvq.core.files import disk_full_error, indexes
 from msvq.data.decode import GONE, PASSING
-from msvq.data.names import Names
 from msvq.data.pack import any_readable_again
+from msvq.data.sources.base import ImageSource, Positions
+from msvq.data.store import Names
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Parts, check_readable
-from msvq.search.source import Positions, Source
 
 RULES = 2  # raised when the same pictures and encoder give another index
 FEATURES = "features.f32"
@@ -46,7 +46,7 @@ class Index:
         return len(self.kept)
 
 
-def open_index(source: Source, encoder: LoadedEncoder, *, batch_size: int = 256, display: Display) -> Index:
+def open_index(source: ImageSource, encoder: LoadedEncoder, *, batch_size: int = 256, display: Display) -> Index:
     """The index of these pictures by this encoder: from the cache, or made now."""
     key = hashlib.sha256(f"{RULES} {encoder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
     place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
@@ -74,7 +74,7 @@ def _to_index(content: Content, encoder: LoadedEncoder) -> Index:
     return Index(features, arrays["kept.i64"], {int(place): reason for place, reason in manifest["skipped"]})
 
 
-def _make(source: Source, encoder: LoadedEncoder, cache: ArrayCache, batch_size: int) -> None:
+def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache, batch_size: int) -> None:
     """Write the index: features of pictures that are as they were are taken over, the others are computed in parts."""
     before = _read_before(cache, encoder)
     reused, rows, known = _reusable(source, before)
@@ -99,7 +99,7 @@ def _make(source: Source, encoder: LoadedEncoder, cache: ArrayCache, batch_size:
             start += len(features)
         target.flush()
         names = Names.of(source.names)
-        stamps = np.full((len(source), 2), -1) if source.stamps is None else source.stamps
+        stamps = np.full((len(source), 2), -1) if source.size_mtime is None else source.size_mtime
         manifest = {
             "origin": printable(source.origin),
             "encoder": encoder.key,
@@ -136,10 +136,10 @@ def _read_before(cache: ArrayCache, encoder: LoadedEncoder) -> Content | None:
     return None
 
 
-def _reusable(source: Source, before: Content | None) -> tuple[Positions, Positions, dict[int, str]]:
+def _reusable(source: ImageSource, before: Content | None) -> tuple[Positions, Positions, dict[int, str]]:
     """Positions whose features are known, their rows in the index before, and those known to be unreadable."""
     nothing = np.zeros(0, np.int64)
-    if before is None or source.stamps is None:
+    if before is None or source.size_mtime is None:
         return nothing, nothing, {}
     manifest, arrays = before
     old = {name: place for place, name in enumerate(Names(arrays["names.u8"], arrays["bounds.i64"]))}
@@ -148,7 +148,7 @@ def _reusable(source: Source, before: Content | None) -> tuple[Positions, Positi
     reused, rows, known = [], [], {}
     for position, name in enumerate(source.names):
         place = old.get(name)
-        if place is None or not _unchanged(source.stamps[position], stamps[place]):
+        if place is None or not _unchanged(source.size_mtime[position], stamps[place]):
             continue
         if place in row_of:
             reused.append(position)

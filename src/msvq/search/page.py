@@ -11,10 +11,10 @@ from PIL import Image
 from msvq.core.console import printable
 from msvq.core.files import write_text
 from msvq.data.decode import header_size
+from msvq.data.sources.base import ImageSource
 from msvq.data.workers import Result, Workers
 from msvq.report.pictures import class_name, data_address
 from msvq.report.templates import resource, templates
-from msvq.search.source import Source
 
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
 SIDES = (THUMBNAIL, 128, 96, 64, 48, 32, 24, 16, 8)
@@ -51,13 +51,13 @@ class Group:
     lead: Cell | None = None
 
 
-def named_class(source: Source, position: int) -> str:
+def named_class(source: ImageSource, position: int) -> str:
     """A picture's class in words; empty where it is unknown."""
     return class_name(source.class_names, int(source.labels[position]))
 
 
 def make_thumbnails(
-    source: Source, positions: Iterable[int], files: Iterable[Path] = ()
+    source: ImageSource, positions: Iterable[int], files: Iterable[Path] = ()
 ) -> dict[Path | int, Thumbnail]:
     """The centre squares of pictures of a source, and of files, no larger than they are shown."""
     made: dict[Path | int, Thumbnail] = {}
@@ -69,7 +69,7 @@ def make_thumbnails(
     finally:
         workers.close()
     wanted = list(dict.fromkeys(positions))
-    sizes = dict(zip(wanted, source.sizes(wanted), strict=True))
+    sizes = dict(zip(wanted, source.shorter_sides(wanted), strict=True))
     for side in sorted({_side(size) for size in sizes.values()}):
         chosen = [position for position in wanted if _side(sizes[position]) == side]
         portions = [np.array(chosen[start : start + PORTION]) for start in range(0, len(chosen), PORTION)]

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import check_output_file, expanduser
+from msvq.data.sources.base import ImageSource, Positions
 from msvq.data.workers import Workers
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run
+from msvq.search.embedding import open_source
 from msvq.search.index import Index, open_index, unit_rows
 from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
-from msvq.search.source import Positions, Source, open_source
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 
@@ -114,7 +115,7 @@ def search(
     return Searched(answers, len(index), skipped)
 
 
-def _find(query: str, source: Source) -> Path | int:
+def _find(query: str, source: ImageSource) -> Path | int:
     """The file that a query names, or the position of the picture of that name."""
     path = expanduser(query)
     if path.is_file():
@@ -147,7 +148,11 @@ def _read(paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[n
 
 
 def _vector(
-    query: Path | int, pictures: dict[Path, NDArray[np.float32]], index: Index, encoder: LoadedEncoder, source: Source
+    query: Path | int,
+    pictures: dict[Path, NDArray[np.float32]],
+    index: Index,
+    encoder: LoadedEncoder,
+    source: ImageSource,
 ) -> NDArray[np.float32]:
     """A query's unit feature [1, d]."""
     if isinstance(query, Path):
@@ -158,14 +163,14 @@ def _vector(
     return np.array(index.features[row : row + 1])
 
 
-def _hits(source: Source, index: Index, scores: NDArray[np.float32], rows: Positions) -> Iterator[Hit]:
+def _hits(source: ImageSource, index: Index, scores: NDArray[np.float32], rows: Positions) -> Iterator[Hit]:
     for rank, (score, row) in enumerate(zip(scores, rows, strict=True), start=1):
         position = int(index.kept[row])
         yield Hit(rank, float(score), source.names[position], named_class(source, position), position)
 
 
 def _write_html(
-    path: Path, source: Source, asked: Sequence[Path | int], answers: Sequence[Answer], num_pictures: int
+    path: Path, source: ImageSource, asked: Sequence[Path | int], answers: Sequence[Answer], num_pictures: int
 ) -> None:
     shown = (hit.position for answer in answers for hit in answer.hits)
     named = [query for query in asked if isinstance(query, int)]

@@ -1,110 +1,171 @@
-"""Who hears of every line of the log: loggers such as TensorBoard, and functions of one's own."""
+"""What watches a training, by one protocol: kNN, diagnostics, loggers, the progress bar, and functions of one's own."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msvq.core.distributed import RaisedOnOtherRank, errors_on_all_ranks, largest, wait_for_first
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_main_process
 from msvq.runs.metrics import read_metrics
 
+if TYPE_CHECKING:
+    from msvq.train.trainer import StepOutput, Trainer
+
 Line = Mapping[str, Any]  # of metrics.jsonl, with "kind" ("step", "epoch" or "eval"), "step" and "epoch"
 Callback = Callable[[Line], object]  # called with every line, in the first process; an error ends the run once saved
 
 
-class Logger(Protocol):
-    """A service that shows curves. It must bear to be told of a line again when a run is resumed."""
+class TrainerCallback:
+    """Watches a training. A hook that is not defined does nothing."""
+
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Training begins, or goes on, at `trainer.step`. What is raised here ends it before the first step."""
+
+    def on_step(self, trainer: "Trainer", output: "StepOutput") -> None:
+        """A step is done."""
+
+    def on_epoch_end(self, trainer: "Trainer") -> Mapping[str, Any]:
+        """Numbers for the log, by their names there. Called before the first epoch too, as the end of epoch 0."""
+        return {}
+
+    def on_log(self, line: Line) -> None:
+        """A line was written to metrics.jsonl; called in the first process alone."""
+
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """Nothing more is coming, whatever the reason."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+
+
+class Logger(TrainerCallback):
+    """A service that shows curves, beside metrics.jsonl and from the same lines.
+
+    When a run goes on it is told of all earlier lines again, so one that is added later lacks nothing; it has to know,
+    or to forget, what it has.
+    """
 
     name: str
 
-    def open(self, run: Path, settings: Mapping[str, Any], step: int) -> str:
-        """Begin, or go on after `step`; returns a sentence about where to look. Raises BadInput if it cannot."""
-        ...
+    def open(self, run: Path, settings: Mapping[str, Any]) -> str:
+        """Begin, or go on; returns a sentence about where to look. Raises BadInput if it cannot."""
+        raise NotImplementedError
 
-    def hear(self, line: Line) -> None:
-        """Take a line, unless it is known."""
-        ...
-
-    def catch_up(self, lines: Sequence[Line]) -> None:
-        """Take those of a run's earlier lines that are not known."""
-        ...
-
-    def close(self) -> None:
-        """Nothing more is coming."""
-        ...
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """Begin with what the run has logged so far."""
+        trainer.announce(self.open(trainer.log.path.parent, trainer.record.get("settings", {})))
+        for line in read_metrics(trainer.log.path):
+            self.on_log(line)
 
 
-class Listeners:
-    """Tells loggers and callbacks what is logged; of several processes, in the first alone.
+class FunctionCallback(TrainerCallback):
+    """A function of one's own, which gets every line of the log."""
+
+    def __init__(self, function: Callback) -> None:
+        self.function = function
+
+    def on_log(self, line: Line) -> None:
+        """Pass it on."""
+        self.function(line)
+
+
+def wrap_functions(functions: Sequence[Callback]) -> list[FunctionCallback]:
+    """Functions as callbacks; raise if they are none."""
+    given: list[Any] = list(functions) if isinstance(functions, Iterable) else [None]
+    if not all(map(callable, given)):
+        raise BadInput(f"callbacks is a list of functions that take a line of the log, not {functions!r}")
+    return [FunctionCallback(function) for function in given]
+
+
+class CallbackList(TrainerCallback):
+    """Calls all of them in order.
 
     A logger that fails is reported once and left out: it has the network and other people's servers against it, and
-    metrics.jsonl has every line. A callback that fails has a mistake in it, or wants the run to stop: its error is
+    metrics.jsonl has every line. A function that fails has a mistake in it, or wants the run to stop: its error is
     kept in `failure`, for the trainer to raise when the run is saved.
     """
 
-    def __init__(self, loggers: Sequence[Logger] = (), callbacks: Sequence[Callback] = ()) -> None:
-        self.loggers, self.callbacks = list(loggers), list(callbacks) if isinstance(callbacks, Iterable) else [None]
-        if not all(map(callable, self.callbacks)):
-            raise BadInput(f"callbacks is a list of functions that take a line of the log, not {callbacks!r}")
+    def __init__(self, callbacks: Iterable[TrainerCallback], announce: Callable[[str], None]) -> None:
+        self.callbacks, self.announce = list(callbacks), announce
+        self.started: list[TrainerCallback] = []
         self.failure: Exception | None = None
-        self.anyone = False  # whether, in any process, somebody listens; all of them know alike
-        self._announce: Callable[[str], None] = lambda sentence: None
+        self.someone_listens = False  # in any process; all of them know alike
 
-    @contextmanager
-    def listening(
-        self, log: Path, settings: Mapping[str, Any], step: int, announce: Callable[[str], None]
-    ) -> Iterator[None]:
-        """Open the loggers for a run that stands at `step`, and close them in the end."""
-        self._announce = announce
-        opened: list[Logger] = []
-        try:
-            with errors_on_all_ranks():
-                for logger in self.loggers if is_main_process() else ():
-                    announce(logger.open(log.parent, settings, step))
-                    opened.append(logger)
-            self.anyone = bool(largest(bool(self.loggers or self.callbacks))[0])
-            earlier = read_metrics(log) if opened else []  # of which some may not have heard
-            for logger in list(opened):
-                self._try(logger, partial(logger.catch_up, earlier))
-            self.wait()
-            yield
-        finally:
-            for logger in opened:
-                if logger in self.loggers:
-                    self._try(logger, logger.close)
+    def on_train_start(self, trainer: "Trainer") -> None:
+        """In order; what one of them raises ends all processes."""
+        with errors_on_all_ranks():
+            for callback in self.callbacks:
+                callback.on_train_start(trainer)
+                self.started.append(callback)
+        listening = (type(callback).on_log is not TrainerCallback.on_log for callback in self.callbacks)
+        self.someone_listens = bool(largest(any(listening))[0])
 
-    def hear(self, line: Line) -> None:
-        """A line was logged."""
-        for logger in list(self.loggers):
-            self._try(logger, partial(logger.hear, line))
-        if self.failure is None:
-            try:
-                for callback in self.callbacks:
-                    callback(line)
-            except Exception as error:
-                self.failure = error
+    def on_step(self, trainer: "Trainer", output: "StepOutput") -> None:
+        """A step is done."""
+        for callback in self.callbacks:
+            callback.on_step(trainer, output)
 
-    def wait(self) -> None:
-        """Wait until what was logged is heard in the first process, where it may take longer than a step may."""
-        if self.anyone:
+    def on_epoch_end(self, trainer: "Trainer") -> Mapping[str, Any]:
+        """The numbers of all; each finds those before it in `trainer.measured`."""
+        numbers: dict[str, Any] = {}
+        for callback in self.callbacks:
+            numbers |= callback.on_epoch_end(trainer)
+            trainer.measured |= numbers
+        return numbers
+
+    def on_log(self, line: Line) -> None:
+        """Returns when it is heard in the first process, where it may take longer than a step may."""
+        for callback in list(self.callbacks) if is_main_process() else ():
+            if isinstance(callback, Logger):
+                self._try(callback, partial(callback.on_log, line))
+            elif self.failure is None:
+                try:
+                    callback.on_log(line)
+                except Exception as error:
+                    self.failure = error
+        if self.someone_listens:
             wait_for_first()
 
-    def stopped(self, sentence: str) -> Exception:
-        """The error that ends the run, now that it is saved, which `sentence` says; another process raises it."""
+    def on_train_end(self, trainer: "Trainer") -> None:
+        """In the opposite order, those that have begun."""
+        for callback in reversed(self.started):
+            if isinstance(callback, Logger):
+                self._try(callback, partial(callback.on_train_end, trainer))
+            else:
+                callback.on_train_end(trainer)
+        self.started = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of those that have one, by the names of their classes."""
+        return {type(callback).__name__: state for callback in self.callbacks if (state := callback.state_dict())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from saved states."""
+        for callback in self.callbacks:
+            if type(callback).__name__ in state:
+                callback.load_state_dict(state[type(callback).__name__])
+
+    def raise_failure(self, sentence: str) -> NoReturn:
+        """End a run that is saved, which `sentence` says, with a function's error; another process raises it."""
         if self.failure is None:
-            return RaisedOnOtherRank()
+            raise RaisedOnOtherRank
         self.failure.add_note(sentence)
-        return self.failure
+        raise self.failure
 
     def _try(self, logger: Logger, work: Callable[[], None]) -> None:
+        if logger not in self.callbacks:
+            return
         try:
             work()
         except Exception as error:
-            self.loggers.remove(logger)
+            self.callbacks.remove(logger)
             why = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._announce(
+            self.announce(
                 f"warning: {logger.name} fails ({why}); the run goes on without it, and metrics.jsonl has all"
             )

@@ -1,11 +1,11 @@
-"""A method trained by several processes: gradients, batch-norm statistics and soft labels of the whole batch."""
+"""A batch in several processes or in several parts: gradients, statistics and soft labels of the whole of it."""
 
 import inspect
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from msvq.core.distributed import average_, gather, world_size
@@ -25,9 +25,21 @@ def wrap_ddp(method: Method) -> nn.Module:
     return DistributedDataParallel(method, **keywords)
 
 
-def no_grad_sync(learner: nn.Module, more_to_come: bool) -> AbstractContextManager[None]:
-    """While more of a batch is to come, gradients stay with the process that they were made in."""
-    return learner.no_sync() if more_to_come and isinstance(learner, DistributedDataParallel) else nullcontext()
+def micro_batches(batch: Sequence[Tensor], num: int, learner: nn.Module) -> Iterator[tuple[Tensor, ...]]:
+    """The batch in `num` parts, whose gradients add up to the step of the whole.
+
+    Teachers move before the first part, and queues store after the last, which is also when processes add up their
+    gradients. `learner` is what `wrap_ddp` gives.
+    """
+    wrapped = learner if isinstance(learner, DistributedDataParallel) else None
+    method = cast(Method, learner if wrapped is None else wrapped.module)
+    for number, part in enumerate(zip(*(whole.chunk(num) for whole in batch), strict=True)):
+        if num > 1:
+            method.defer_updates(teachers=number > 0, queues=True)
+        with nullcontext() if wrapped is None or number + 1 == num else wrapped.no_sync():
+            yield part
+    if num > 1:
+        method.defer_updates(teachers=False, queues=False)
 
 
 def sync_batchnorm_stats(method: Method) -> None:

@@ -26,20 +26,17 @@ from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import ImageDataset
-from msvq.evaluate.diagnostics.collapse import Verdict
-from msvq.evaluate.diagnostics.health import HealthMonitor, pair_function
-from msvq.evaluate.diagnostics.monitor import AnalysisMonitor
+from msvq.evaluate.diagnostics.health import pair_function
 from msvq.evaluate.features import feature_function
-from msvq.evaluate.knn import KnnMonitor
 from msvq.methods import METHODS, Method
 from msvq.runs.analyze import evaluate_finished_run
 from msvq.runs.checkpoint import remove_leftovers
 from msvq.runs.encoder import save_encoder
 from msvq.runs.run_dir import RunDir, add_skipped, check_out, environment, locked, start_directory
-from msvq.train.callbacks import Callback, Listeners
+from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
 from msvq.train.init_weights import InitialWeights, load_initial_weights
-from msvq.train.limits import check_fit, room_for_networks
 from msvq.train.loggers import make_loggers
+from msvq.train.monitors import AnalysisMonitor, KnnMonitor
 from msvq.train.progress import TrainingDisplay
 from msvq.train.resume import (
     Mode,
@@ -50,7 +47,8 @@ from msvq.train.resume import (
     mode_for,
     open_saved,
 )
-from msvq.train.trainer import Monitor, Trainer
+from msvq.train.step import check_fit, room_for_networks
+from msvq.train.trainer import Trainer
 
 
 def pretrain(
@@ -74,7 +72,7 @@ def pretrain(
 
         # --- claim the directory
         with errors_on_all_ranks():
-            listeners = Listeners(make_loggers(loggers), callbacks)
+            listeners = [*make_loggers(loggers), *wrap_functions(callbacks)]
             automatic, mode = mode == "auto", mode_for(out, mode)
             if mode == "resume" and out.is_dir() and is_main_process():
                 check_places(out)
@@ -96,8 +94,8 @@ def pretrain(
 
         # --- open the pictures
         data = open_main_process_first(config, download=download, display=display)
+        held.callback(data.close)
         if data.stream is not None:
-            held.callback(data.stream.workers.close)
             data.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
 
         # --- build the method
@@ -164,7 +162,7 @@ def prepare(
     `init`: weights that the backbone starts from.
     """
     notes = [*data.notes, *([] if init is None else [init.note()])]
-    pictures = data.bank if METHODS[config.method_name].needs_labels else data.train
+    pictures = data.labelled if METHODS[config.method_name].needs_labels else data.train
     if keep is not None:
         config, changes = fit_to_data(config, len(pictures), keep=keep)
         notes += changes
@@ -187,54 +185,41 @@ def make_trainer(
     method: Method,
     loader: Loader,
     out: Path,
-    listeners: Listeners,
+    listeners: Sequence[TrainerCallback],
     console: Console,
 ) -> Trainer:
     """The loop, watched by kNN and diagnostics."""
-    epochs, precision, display = config.train.epochs, config.train.precision, Display(console)
-    if config.train.warmup_epochs >= epochs:
+    precision, display = config.train.precision, Display(console)
+    augment, features = make_augment(config, data), feature_function(data, loader.device, precision)
+    if config.train.warmup_epochs >= config.train.epochs:
         display.note("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
-    features = feature_function(data, loader.device, precision)
-    watch = AnalysisMonitor(
-        HealthMonitor(
-            data.train,
-            every=config.analyze.every or config.evaluate.every,
-            epochs=epochs,
-            features=features,
-            pairs=pair_function(data.train, make_augment(config, data), loader.device, precision),
-        ),
-        config.analyze,
-        steps_per_epoch=len(loader),
-        warn=lambda verdict: warn(verdict, display),
-    )
-    monitors: list[Monitor] = [watch]
-    knn: KnnMonitor | None = None
+    monitors: list[TrainerCallback] = []
     if data.has_labels:
-        if config.evaluate.knn_k > len(data.bank):
-            display.note(f"note: kNN uses k = {len(data.bank)}, the number of labelled pictures")
+        if config.evaluate.knn_k > len(data.labelled):
+            display.note(f"note: kNN uses k = {len(data.labelled)}, the number of labelled pictures")
         evaluation = config.evaluate
         if METHODS[config.method_name].needs_labels:  # it has learned the labels of what would be held out
             evaluation = evaluation.model_copy(update={"validation": 0.0})
-        knn = KnnMonitor(data, evaluation, epochs=epochs, features=features)
-        monitors.insert(0, knn)
+        monitors.append(KnnMonitor(data, evaluation, features=features))
     else:
         display.note("note: no labels, so no accuracy: rank and spread tell of a collapse")
-    trainer = Trainer(
+    every, pairs = config.analyze.every, pair_function(data.train, augment, loader.device, precision)
+    monitors.append(
+        AnalysisMonitor(
+            data.train, config.analyze, every=every or config.evaluate.every, features=features, pairs=pairs
+        )
+    )
+    return Trainer(
         method,
         loader,
-        make_augment(config, data),
+        augment,
         config.train,
         directory=out,
-        display=TrainingDisplay(console, total_steps=epochs * len(loader), epochs=epochs),
         precision=precision,
-        monitors=monitors,
-        observers=[watch],
+        callbacks=[*monitors, *listeners, TrainingDisplay(console)],
         record={"settings": config.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
-        listeners=listeners,
+        announce=display.note,
     )
-    if knn is not None:
-        knn.on_best = trainer.save_best
-    return trainer
 
 
 def go_on(trainer: Trainer, saved: Saved) -> None:
@@ -245,8 +230,3 @@ def go_on(trainer: Trainer, saved: Saved) -> None:
         invalidate_results(saved.path)
     if saved.state["record"] != trainer.record:  # what was changed lasts from here on, whatever happens next
         trainer.save()
-
-
-def warn(verdict: Verdict, display: Display) -> None:
-    """Say that a run is collapsing, and what to try."""
-    display.note(" ".join([f"warning: {verdict.sentence}", *verdict.advice]))

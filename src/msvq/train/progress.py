@@ -1,12 +1,15 @@
 """What a person sees while a run trains: a live bar in a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from msvq.train.callbacks import TrainerCallback
+from msvq.train.trainer import StepOutput, Trainer
 
 # What of the measurements is shown, in this order.
 SHOWN = {
@@ -17,12 +20,11 @@ SHOWN = {
 }
 
 
-class TrainingDisplay:
-    """Epoch, loss, what was last measured, pictures per second and time left."""
+class TrainingDisplay(TrainerCallback):
+    """Epoch, loss, what was last measured, pictures per second and time left. The last of the callbacks."""
 
-    def __init__(self, console: Console, *, total_steps: int, epochs: int) -> None:
-        self.console, self.total_steps, self.epochs = console, total_steps, epochs
-        self.measured: dict[str, Any] = {}  # by the names of the log
+    def __init__(self, console: Console) -> None:
+        self.console = console
         self.bar: Progress | None = None
         if console.is_terminal:
             self.bar = Progress(
@@ -35,44 +37,40 @@ class TrainingDisplay:
                 console=console,
             )
 
-    def __enter__(self) -> Self:
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Begin counting at the trainer's step, which is not 0 when a run is resumed."""
+        self.first_step, self.started = trainer.step, time.monotonic()
         if self.bar is not None:
             self.bar.start()
-        return self
+            self.task = self.bar.add_task("starting", total=trainer.total_steps, completed=trainer.step, facts="")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def on_step(self, trainer: Trainer, output: StepOutput) -> None:
+        """Move the bar on."""
+        if self.bar is not None:
+            epoch = f"epoch {trainer.epoch}/{trainer.settings.epochs}"
+            facts = describe(trainer, output.loss)
+            self.bar.update(self.task, completed=trainer.step, description=epoch, facts=facts)
+
+    def on_epoch_end(self, trainer: Trainer) -> Mapping[str, Any]:
+        """A line where there is no bar."""
+        if self.bar is None and trainer.epoch:
+            per_step = (time.monotonic() - self.started) / max(1, trainer.step - self.first_step)
+            left = timedelta(seconds=round(per_step * (trainer.total_steps - trainer.step)))
+            facts = describe(trainer, trainer.epoch_loss / trainer.epoch_steps)
+            epoch = f"epoch {trainer.epoch}/{trainer.settings.epochs}"
+            self.console.print(f"{epoch}  {facts}  {left} left", soft_wrap=True)
+        return {}
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        """Leave the bar as it is."""
         if self.bar is not None:
             self.bar.stop()
 
-    def announce(self, sentence: str) -> None:
-        """Say something while the bar goes on."""
-        self.console.print(sentence, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
-    def start(self, step: int) -> None:
-        """Begin counting at `step`, which is not 0 when a run is resumed."""
-        self.first_step, self.started = step, time.monotonic()
-        if self.bar is not None:
-            self.task = self.bar.add_task("starting", total=self.total_steps, completed=step, facts="")
-
-    def step(self, step: int, epoch: int, loss: float, images_per_second: float) -> None:
-        """One step is done."""
-        if self.bar is not None:
-            facts = self._facts(loss, images_per_second)
-            self.bar.update(self.task, completed=step, description=f"epoch {epoch}/{self.epochs}", facts=facts)
-
-    def epoch(self, step: int, epoch: int, loss: float, images_per_second: float) -> None:
-        """An epoch is done: a log line where there is no bar."""
-        if self.bar is None:
-            per_step = (time.monotonic() - self.started) / max(1, step - self.first_step)
-            left = timedelta(seconds=round(per_step * (self.total_steps - step)))
-            facts = self._facts(loss, images_per_second)
-            self.console.print(f"epoch {epoch}/{self.epochs}  {facts}  {left} left", soft_wrap=True)
-
-    def _facts(self, loss: float, images_per_second: float) -> str:
-        known = [key for key in SHOWN if key in self.measured]
-        if "knn_top1" in known:  # what needs no labels stays in the log
-            known = [key for key in known if key.startswith("knn")]
-        measured = "".join(SHOWN[key].format(self.measured[key]) for key in known)
-        return f"loss {loss:.3f}{measured}  {images_per_second:.0f} pictures/s"
+def describe(trainer: Trainer, loss: float) -> str:
+    """The loss, what was last measured, and how fast it goes."""
+    known = [key for key in SHOWN if key in trainer.measured]
+    if "knn_top1" in known:  # what needs no labels stays in the log
+        known = [key for key in known if key.startswith("knn")]
+    measured = "".join(SHOWN[key].format(trainer.measured[key]) for key in known)
+    return f"loss {loss:.3f}{measured}  {trainer.images_per_second:.0f} pictures/s"

@@ -1,6 +1,7 @@
 """The verdict on a run: what was measured in real runs, and toy runs that are trained here."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from msvq.data.store import ImageSplit
 from msvq.evaluate.diagnostics.collapse import verdict
-from msvq.evaluate.diagnostics.health import HealthMonitor
+from msvq.evaluate.diagnostics.health import measure_health
 from msvq.methods import METHODS, Batch, Method
 from msvq.methods.base import Loss
 from msvq.model.heads import moco_head
@@ -195,10 +196,10 @@ class Toy:
     def train(self, kind: type[Method], *, rate: float, steps: int = 40, **options: Any) -> list[dict[str, float]]:
         """Three measurements: untrained, halfway, at the end."""
         method = kind(SmallBackbone(), **options)
-        monitor = HealthMonitor(self.pictures, every=1, epochs=2, features=self.features)
+        measure = partial(measure_health, method, pictures=self.pictures, features=self.features)
         learning = [parameter for parameter in method.parameters() if parameter.requires_grad]
         optimiser = torch.optim.SGD(learning, lr=rate, momentum=0.9, weight_decay=5e-4)
-        history = [dict(monitor.measure(method, 0))]
+        history = [measure()]
         for step in range(steps):
             x = self.x[torch.randint(400, (64,))]
             batch = Batch(tuple(self.view(x) for _ in method.views), torch.full((64,), -1), step / steps)
@@ -206,7 +207,7 @@ class Toy:
             method(batch).value.backward()
             optimiser.step()
             if (step + 1) % (steps // 2) == 0:
-                history.append(dict(monitor.measure(method, step)))
+                history.append(measure())
         return history
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from msvq.data.names import Names
-from msvq.data.store import ImageDataset, ImageSplit
+from msvq.data.store import ImageDataset, ImageSplit, Names
 from msvq.evaluate.diagnostics import embedding_map
 from msvq.evaluate.diagnostics.embedding_map import (
     embed_in_plane,

@@ -11,18 +11,16 @@ from torch import Tensor, nn
 
 from msvq.data.store import ImageSplit
 from msvq.evaluate.diagnostics.health import (
-    HealthMonitor,
     alignment,
     effective_rank,
     feature_std,
+    measure_health,
     queue_health,
     spread,
     teacher_distances,
     uniformity,
 )
-from msvq.evaluate.diagnostics.monitor import AnalysisMonitor, AnalyzeSettings
 from msvq.methods import METHODS
-from msvq.methods.base import SoftLabel
 from msvq.model import relations
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
@@ -131,26 +129,23 @@ def blank(num: int) -> ImageSplit:
     return ImageSplit(np.zeros((num, 8, 8, 3), np.uint8), np.full(num, -1, np.int64))
 
 
-def test_the_monitor_measures_a_sample_before_and_after() -> None:
+def test_health_is_measured_on_a_sample() -> None:
     seen: list[int] = []
 
     def features(encoder: object, some: ImageSplit) -> Tensor:
         seen.append(len(some))
         return torch.randn(len(some), 8)
 
-    monitor = HealthMonitor(blank(5000), every=3, epochs=7, features=features)
-    assert [epoch for epoch in range(8) if monitor.due(epoch)] == [0, 3, 6, 7]
-
     class Anything:
         encoder = None
 
-    values = monitor.measure(Anything(), 0)  # type: ignore[arg-type]
+    values = measure_health(Anything(), pictures=blank(5000), features=features)  # type: ignore[arg-type]
     assert set(values) == {"feature_std", "feature_spread", "rank", "uniformity"}
     assert 1666 <= seen[0] <= 2000
 
 
 @pytest.mark.parametrize("name", ["msvq", "simsiam", "unmix", "supervised"])
-def test_the_monitor_looks_behind_the_projector(tiny: MakeMethod, name: str) -> None:
+def test_health_looks_behind_the_projector(tiny: MakeMethod, name: str) -> None:
     method = tiny(METHODS[name]).train()
     x = torch.randn(40, 3, 16, 16)
 
@@ -164,9 +159,8 @@ def test_the_monitor_looks_behind_the_projector(tiny: MakeMethod, name: str) -> 
     def pairs(encoder: nn.Module) -> tuple[Tensor, Tensor]:
         return torch.eye(4), -torch.eye(4)
 
-    monitor = HealthMonitor(blank(40), every=1, epochs=1, features=features, pairs=pairs)
     before = {key: value.clone() for key, value in method.state_dict().items() if isinstance(value, Tensor)}
-    values = monitor.measure(method, 0)
+    values = measure_health(method, pictures=blank(40), features=features, pairs=pairs)
     network = next(module for module in method.modules() if isinstance(module, Network))
     assert all(module.training for module in method.modules())  # restored
     assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items() if key in before)
@@ -177,35 +171,3 @@ def test_the_monitor_looks_behind_the_projector(tiny: MakeMethod, name: str) -> 
     assert values["embedding_rank"] == pytest.approx(effective_rank(embeddings), rel=1e-3)
     assert values["embedding_spread"] == pytest.approx(spread(embeddings), rel=1e-4)
     assert values["alignment"] == 4
-
-
-def test_an_audit_is_of_one_epoch() -> None:
-    """A run that goes on with another cadence may leave part of an audit behind: it is not mixed with the next."""
-
-    def watch(every: int) -> AnalysisMonitor:
-        health = HealthMonitor(blank(8), every=every, epochs=10, features=lambda encoder, some: torch.randn(8, 4))
-        return AnalysisMonitor(health, AnalyzeSettings(batches=2), steps_per_epoch=4)
-
-    def soft_label() -> SoftLabel:
-        return SoftLabel(
-            "view2",
-            l2_normalize(torch.randn(2, 4)),
-            l2_normalize(torch.randn(6, 4)),
-            torch.zeros(6, dtype=torch.int64),
-            0.1,
-        )
-
-    first = watch(1)
-    assert [step for step in range(8) if first.wants(step)] == [2, 3, 6, 7]
-    assert first.wants(14)  # the fourth epoch's
-    first.observe([soft_label()], torch.zeros(2, dtype=torch.int64))
-    assert first.audit.result()["num_samples"] == 2
-    second = watch(3)  # the fourth is not looked at any more, the sixth is
-    second.load_state_dict(first.state_dict())
-    assert second.audit.result()["num_samples"] == 2
-    assert not second.wants(15)
-    assert second.wants(22)
-    assert second.audit.result()["num_samples"] == 0
-    second.observe([soft_label()], torch.zeros(2, dtype=torch.int64))
-    assert second.wants(23)
-    assert second.audit.result()["num_samples"] == 2  # of the same epoch, it goes on

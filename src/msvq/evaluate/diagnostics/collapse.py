@@ -74,7 +74,7 @@ class HealthSample(NamedTuple):
 def verdict(history: Sequence[Mapping[str, Any]]) -> Verdict:
     """Judge a run by its measurements in order, the first of the untrained encoder; more keys do no harm.
 
-    They are the lines of `HealthMonitor.measure`. What is missing (or None) is not judged.
+    They are the lines of `measure_health`. What is missing (or None) is not judged.
     """
     looks = {stage: [_look(line, stage) for line in history] for stage in ("feature", "embedding")}
     seen = [look for stage in looks.values() for look in stage[-1:] if look != HealthSample(None, None)]
@@ -189,7 +189,7 @@ def _healthy(looks: Mapping[str, Sequence[HealthSample]]) -> Verdict:
 
 
 def _look(line: Mapping[str, Any], stage: str) -> HealthSample:
-    """The numbers of a line of the log, by the names that `HealthMonitor` gives them."""
+    """The numbers of a line of the log, by the names that `measure_health` gives them."""
     rank = line.get("rank" if stage == "feature" else "embedding_rank")
     spread, deviation = line.get(f"{stage}_spread"), line.get(f"{stage}_std")
     if spread is None and deviation is not None:

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.console import printable
-from msvq.data.listing import choose
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.data.stream import Streamed
 from msvq.evaluate.diagnostics.gallery import nearest, save_arrays
 from msvq.model.losses import l2_normalize
 
@@ -82,7 +80,7 @@ def to_unit_square(places: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def thumbnails(pictures: ImageSplit) -> NDArray[np.uint8]:
     """The pictures as uint8 [n, h, w, 3], the longer side at most 48: areas are averaged, smaller ones left as is."""
-    height, width = pictures.images.shape[1:3]
+    height, width = pictures.shape[1:3]
     shrink = min(1.0, SIDE / max(height, width))
     size = [max(1, round(side * shrink)) for side in (height, width)]
     parts = []
@@ -93,16 +91,6 @@ def thumbnails(pictures: ImageSplit) -> NDArray[np.uint8]:
             images = means.permute(0, 2, 3, 1).numpy()
         parts.append(images)
     return np.concatenate(parts) if parts else np.zeros((0, *size, 3), np.uint8)
-
-
-def thinned_with_names(pictures: ImageSplit, num: int) -> tuple[ImageSplit, list[str]]:
-    """`pictures.thinned(num)`, and the names of their files; empty where unknown."""
-    chosen, names = choose(len(pictures), num).tolist(), pictures.names
-    if names is None and isinstance(pictures.images, Streamed):
-        stream = pictures.images
-        positions = [int(stream.positions[i]) for i in chosen]
-        return pictures.subsample(num), [printable(stream.stream.items.names[place]) for place in positions]
-    return pictures.subsample(num), [printable(names[i]) if names is not None else "" for i in chosen]
 
 
 def save_map(
@@ -120,11 +108,11 @@ def save_map(
     `names` of files [n], `class_names`, and `neighbours` int64 [n, 6] by the last encoder. They are test pictures
     where there are labels, else training pictures.
     """
-    pictures, names = thinned_with_names(data.test if data.has_labels else data.train, num)
+    pictures = (data.test if data.has_labels else data.train).subsample(num)
     arrays: dict[str, NDArray[Any]] = {
         "labels": pictures.labels.astype(np.int64),
         "images": thumbnails(pictures),
-        "names": np.array(names, dtype=str),
+        "names": np.array([printable(name) for name in pictures.file_names()], dtype=str),
         "class_names": np.array(data.class_names, dtype=str),
     }
     for name, encoder in encoders.items():

@@ -64,7 +64,7 @@ def save_neighbours(
 
     Test pictures are looked up among training pictures; without labels, training pictures among the others.
     """
-    bank = (data.bank if data.has_labels else data.train).subsample(NUM_BANK)
+    bank = (data.labelled if data.has_labels else data.train).subsample(NUM_BANK)
     source = data.test if data.has_labels else bank
     queries = choose_queries(torch.from_numpy(source.labels), NUM_QUERIES)
     asked = ImageSplit(source.take(queries.numpy()), source.labels[queries.numpy()])
@@ -72,7 +72,7 @@ def save_neighbours(
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries
         found = nearest(features(encoder, bank), features(encoder, asked), num, own=own).numpy()
-        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.images.shape[1:])
+        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
         arrays[f"{name}_labels"] = bank.labels[found]
     arrays["class_names"] = np.array(data.class_names, dtype=str)
     save_arrays(path, arrays)
@@ -154,7 +154,7 @@ def make_gallery(
     found = [top_entries(label._replace(z=label.z[rows.to(label.z.device)]), TOP) for label in soft_labels]
     slots = torch.stack([slots.cpu() for slots, _ in found])  # [V, M, 5]
     which = places[slots]
-    shape = pictures.images.shape[1:]
+    shape = pictures.shape[1:]
     arrays["found_images"] = pictures.take(which.reshape(-1).numpy()).reshape(*which.shape, *shape)
     arrays["found_labels"] = known[which].numpy()
     arrays["found_weights"] = torch.stack([weights.cpu() for _, weights in found]).numpy()

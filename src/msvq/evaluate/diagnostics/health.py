@@ -1,17 +1,19 @@
 """Is the encoder collapsing? Numbers that need no labels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.distributed import map_sharded
 from msvq.core.runtime import autocast
+from msvq.core.schema import MayChange, Section
 from msvq.data.augment import Augment
 from msvq.data.store import ImageSplit
 from msvq.methods.base import Method
@@ -24,6 +26,14 @@ NUM_PICTURES = 2000
 ALIGNED = 2000  # pictures of which two views are compared
 
 Pairs = Callable[[nn.Module], tuple[Tensor, Tensor]]
+
+
+class AnalyzeSettings(Section):
+    """How often a run looks at itself, and at how much."""
+
+    every: Annotated[Annotated[int, Ge(1)] | None, MayChange.TRAINING] = None  # epochs between; None: as evaluate.every
+    batches: Annotated[int, Ge(1), MayChange.TRAINING] = 20  # the last of such an epoch: their soft labels are audited
+    map: Annotated[int, Ge(0), MayChange.UPKEEP] = 1500  # pictures on the embedding map after training; 0: no map
 
 
 def feature_std(features: Tensor) -> float:
@@ -120,53 +130,34 @@ def queue_health(method: nn.Module, *, steps: int) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 
-class HealthMonitor:
-    """Measures between epochs, on a fixed sample of the pictures, how far the encoder tells them apart.
+def measure_health(
+    method: Method,
+    *,
+    pictures: ImageSplit,
+    features: Callable[[nn.Module, ImageSplit], Tensor],
+    pairs: Pairs | None = None,
+) -> dict[str, float]:
+    """How far the encoder tells pictures apart, on a fixed sample of them, by the names that the log has.
 
-    `pairs` gives an encoder's features of two views of the same pictures, [N, d] each, for the alignment.
+    `pairs` gives an encoder's features of two views of the same pictures, [N, d] each, for the alignment; `embedding_*`
+    are the numbers of the projector's output.
     """
-
-    def __init__(
-        self,
-        pictures: ImageSplit,
-        *,
-        every: int,
-        epochs: int,
-        features: Callable[[nn.Module, ImageSplit], Tensor],
-        pairs: Pairs | None = None,
-    ) -> None:
-        self.pictures = pictures.subsample(NUM_PICTURES)
-        self.every, self.epochs, self.features, self.pairs = every, epochs, features, pairs
-
-    def due(self, epoch: int) -> bool:
-        """Every `every` epochs, before the first and after the last."""
-        return epoch % self.every == 0 or epoch == self.epochs
-
-    def measure(self, method: Method, epoch: int) -> Mapping[str, float]:
-        """The numbers, by the names they get in the log; `embedding_*` are those of the projector's output."""
-        features = self.features(method.encoder, self.pictures)
-        values = {
-            "feature_std": feature_std(features),
-            "feature_spread": spread(features),
-            "rank": effective_rank(features),
-            "uniformity": uniformity(features),
-        }
-        if self.pairs is not None:
-            values["alignment"] = alignment(*self.pairs(method.encoder))
-        student = getattr(method, "student", None)
-        if isinstance(student, Network):
-            embeddings = project(student.projector, features)
-            values["embedding_std"] = feature_std(embeddings)
-            values["embedding_spread"] = spread(embeddings)
-            values["embedding_rank"] = effective_rank(embeddings)
-        return values
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: each measurement stands alone."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to continue from."""
+    found = features(method.encoder, pictures.subsample(NUM_PICTURES))
+    values = {
+        "feature_std": feature_std(found),
+        "feature_spread": spread(found),
+        "rank": effective_rank(found),
+        "uniformity": uniformity(found),
+    }
+    if pairs is not None:
+        values["alignment"] = alignment(*pairs(method.encoder))
+    student = getattr(method, "student", None)
+    if isinstance(student, Network):
+        embeddings = project(student.projector, found)
+        values["embedding_std"] = feature_std(embeddings)
+        values["embedding_spread"] = spread(embeddings)
+        values["embedding_rank"] = effective_rank(embeddings)
+    return values
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ def test_cifar10_is_read_in_order_and_upright(cifar10: tuple[Path, NDArray[np.ui
         assert np.array_equal(data.train.take(range(len(data.train))), train)
         assert np.array_equal(data.test.take(range(len(data.test))), test)
         assert data.train.labels[:12].tolist() == [*range(10), 0, 1]
-        assert data.bank is data.train
+        assert data.labelled is data.train
         assert data.class_names[3] == "name3"
         assert (data.size, data.test_size, data.mean[0], data.std[2]) == (32, 32, 0.4914, 0.2010)
         assert data.notes == ()
@@ -94,8 +94,8 @@ def test_stl10_learns_from_all_and_is_judged_by_the_labelled(
         data.train.take(range(len(data.train))), np.concatenate([splits["train"], splits["unlabeled"]])
     )
     assert data.train.labels.tolist() == [*range(10), *[-1] * 15]
-    assert np.array_equal(data.bank.take(range(len(data.bank))), splits["train"])
-    assert data.bank.labels.tolist() == list(range(10))
+    assert np.array_equal(data.labelled.take(range(len(data.labelled))), splits["train"])
+    assert data.labelled.labels.tolist() == list(range(10))
     assert np.array_equal(data.test.take(range(len(data.test))), splits["test"])
     assert (data.size, data.test_size) == (64, 96)
     (root / "stl10_binary" / "unlabeled_X.bin").unlink()

@@ -1,8 +1,9 @@
-"""A folder of pictures, however it is arranged, as a listing."""
+"""Pictures that are files, and a folder of them, however it is arranged."""
 
+import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,36 +13,49 @@ from numpy.typing import NDArray
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run
 from msvq.data.decode import EXTENSIONS
-from msvq.data.listing import TEST_NAMES, Listing, add_note, arrange
+from msvq.data.sources.base import TEST_NAMES, EncodedSource
 
 TRAIN_NAMES = ("train", "training")
 MORE_NAMES = ("unlabeled", "unlabelled", "extra")  # beside train/: more pictures to learn from
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileImages(EncodedSource):
+    """Pictures that are files."""
+
+    names: list[str]
+    size_mtime: NDArray[np.int64]
+
+    def __getitem__(self, index: int) -> str:
+        return os.path.join(self.root, self.names[index])
+
+    def fingerprint(self) -> str:
+        """Changes when a file is added, removed, renamed, resized or written to."""
+        digest = hashlib.sha256(os.fsencode(self.root))
+        digest.update(b"\0".join(map(os.fsencode, self.names)))
+        digest.update(np.ascontiguousarray(self.size_mtime).data)
+        return digest.hexdigest()[:32]
+
+
 @dataclass
-class Found:
+class WalkedFiles:
     """What a walk through folders has seen: columns, one entry per picture."""
 
     names: list[str] = field(default_factory=list)
-    stamps: list[tuple[int, int]] = field(default_factory=list)
+    size_mtime: list[tuple[int, int]] = field(default_factory=list)
     num_others: int = 0
     num_runs: int = 0  # directories that are runs of ours, which are not looked into
     unlisted: list[tuple[str, str]] = field(default_factory=list)
 
-    def select(self, chosen: Sequence[int]) -> tuple[list[str], NDArray[np.int64]]:
-        """Names and stamps of the chosen."""
-        stamps = np.array(self.stamps, np.int64).reshape(-1, 2)
-        return [self.names[i] for i in chosen], stamps[np.asarray(chosen, np.int64)]
 
-
-def walk(root: Path) -> Found:
+def walk(root: Path) -> WalkedFiles:
     """Every picture below a folder, by extension, in the order of their names. Hidden files are left out.
 
     So are the directories of runs, whose figures are no data: a run may lie in the folder that it learns from.
 
     Links are followed; one that leads back to a folder above it is not entered twice.
     """
-    found = Found()
+    found = WalkedFiles()
     try:
         _walk(os.fspath(root), "", (os.path.realpath(root),), found)
     except RecursionError:
@@ -49,7 +63,7 @@ def walk(root: Path) -> Found:
     return found
 
 
-def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> None:
+def _walk(folder: str, prefix: str, above: tuple[str, ...], found: WalkedFiles) -> None:
     try:
         with os.scandir(folder) as entries:
             listed = sorted(entries, key=lambda entry: entry.name)
@@ -76,20 +90,20 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: Found) -> Non
             if not stat.S_ISREG(status.st_mode):
                 found.num_others += 1
                 continue
-            stamp = (status.st_size, status.st_mtime_ns)
+            size_mtime = (status.st_size, status.st_mtime_ns)
         except OSError:  # a link to nothing or to itself: reading it gives the reason
             if os.path.splitext(name)[1].lower() not in EXTENSIONS:
                 found.num_others += 1
                 continue
-            stamp = (-1, -1)
+            size_mtime = (-1, -1)
         found.names.append(prefix + name)
-        found.stamps.append(stamp)
+        found.size_mtime.append(size_mtime)
 
 
-def list_folder(root: Path, *, use_labels: bool = True, whole: bool = False) -> Listing:
+def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) -> FileImages:
     """A folder: flat, nested, one subfolder per class, or with train/ and test/ or val/ inside.
 
-    `whole` takes no notice of splits and keeps every picture, in the order of the names.
+    `keep_all` takes no notice of splits and keeps every picture, in the order of the names.
     """
     found = walk(root)
     if not found.names and found.unlisted:
@@ -101,18 +115,30 @@ def list_folder(root: Path, *, use_labels: bool = True, whole: bool = False) -> 
     parts = [name.split(os.sep) for name in found.names]
     tops = {p[0].lower(): p[0] for p in parts if len(p) > 1}
     train_top = _train_folder(parts, tops)
-    notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
+    level = 0 if train_top is None else 1
     judged = parts if train_top is None else [p for p in parts if p[0] == train_top and len(p) > 1]
-    kinds = (_classes(judged, start=0 if train_top is None else 1) if use_labels else None) or {}
-    if whole:
-        level = 0 if train_top is None else 1
-        labels = np.array([kinds.get(p[level], -1) if len(p) > level + 1 else -1 for p in parts], np.int64)
-        names, stamps = found.select(range(len(parts)))
-        listing = Listing(str(root), names, stamps, labels, len(names), tuple(kinds))
-        return replace(listing, num_others=found.num_others, unlisted=tuple(found.unlisted))
-    if train_top is None:
-        listing = _arrange(root, found, parts, range(len(parts)), [], kinds, notes)
-    else:
+    kinds = (_classes(judged, start=level) if use_labels else None) or {}
+
+    def label(path: Sequence[str]) -> int:
+        # What lies in unlabeled/ is learned from without a class, even if it has folders.
+        trusted = keep_all or train_top is None or path[0] == train_top or path[0].lower() in TEST_NAMES
+        return kinds.get(path[level], -1) if len(path) > level + 1 and trusted else -1
+
+    files = FileImages(
+        origin=str(root),
+        root=str(root),
+        names=found.names,
+        size_mtime=np.array(found.size_mtime, np.int64),
+        labels=np.array([label(path) for path in parts], np.int64),
+        num_train=len(parts),
+        class_names=tuple(kinds),
+        num_others=found.num_others,
+        unlisted=tuple(found.unlisted),
+    )
+    if keep_all:
+        return files
+    notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
+    if train_top is not None:
         test_top = _test_folder(parts, tops, kinds)
         wanted = {train_top, *(tops[name] for name in MORE_NAMES if name in tops)}
         train = [i for i, p in enumerate(parts) if p[0] in wanted and len(p) > 1]
@@ -120,12 +146,12 @@ def list_folder(root: Path, *, use_labels: bool = True, whole: bool = False) -> 
         if left_out := len(parts) - len(train) - len(test):
             places = f"{train_top}/" + (f" and {test_top}/" if test_top else "")
             notes.append(f"{left_out:,} pictures beside {places} are left out")
-        listing = _arrange(root, found, parts, train, test, kinds, notes, top=train_top)
-    if listing.class_names:
-        listing = add_note(
-            listing, f"{len(listing.class_names)} classes, by folder; --set data.labels=none leaves them out"
-        )
-    return replace(listing, num_others=found.num_others, unlisted=tuple(found.unlisted))
+        files = replace(files.select(np.array(train + test)), num_train=len(train))
+    files = replace(files, notes=tuple(notes)).arranged()
+    if not kinds:
+        return files
+    told = f"{len(kinds)} classes, by folder; --set data.labels=none leaves them out"
+    return replace(files, notes=(*files.notes, told))
 
 
 def _train_folder(parts: Sequence[Sequence[str]], tops: dict[str, str]) -> str | None:
@@ -156,30 +182,3 @@ def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | 
     flat = len({tuple(p[start + 1 : -1]) for p in inside}) == 1
     enough = len(names) >= 2 and len(inside) >= 2 * len(names) and len(inside) >= 0.9 * len(parts)
     return {name: label for label, name in enumerate(names)} if flat and enough else None
-
-
-def _arrange(
-    root: Path,
-    found: Found,
-    parts: Sequence[Sequence[str]],
-    train: Iterable[int],
-    test: Iterable[int],
-    kinds: dict[str, int],
-    notes: Sequence[str],
-    *,
-    top: str | None = None,
-) -> Listing:
-    level = 0 if top is None else 1
-    # What lies in unlabeled/ has no class, even if it has folders.
-    trusted = [top is None or p[0] == top or p[0].lower() in TEST_NAMES for p in parts]
-
-    def label(index: int) -> int:
-        path = parts[index]
-        return kinds.get(path[level], -1) if len(path) > level + 1 and trusted[index] else -1
-
-    chosen = [*train, *(test := list(test))]
-    names, stamps = found.select(chosen)
-    labels = np.array([label(index) for index in chosen], np.int64)
-    return arrange(
-        str(root), names, stamps, labels, num_train=len(chosen) - len(test), class_names=tuple(kinds), notes=notes
-    )

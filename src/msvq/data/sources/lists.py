@@ -1,4 +1,4 @@
-"""A text or CSV file that lists pictures, as a listing."""
+"""A text or CSV file that lists pictures."""
 
 import csv
 import os
@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from msvq.core.errors import BadInput
-from msvq.data.listing import TEST_NAMES, Listing, arrange
+from msvq.data.sources.base import TEST_NAMES
+from msvq.data.sources.folders import FileImages
+
+LISTS = (".txt", ".csv", ".tsv")
 
 # Columns of a CSV list by name, in any order; without a header: file, label.
 _COLUMNS = {
@@ -19,34 +22,34 @@ _COLUMNS = {
 }
 
 
-def list_file(path: Path, *, use_labels: bool = True, whole: bool = False) -> Listing:
+def list_file(path: Path, *, use_labels: bool = True, keep_all: bool = False) -> FileImages:
     """A list of files: a .txt with a file per line and perhaps a tab and its label, or a .csv with a header.
 
-    Relative names start at the list's own folder. A split column says train or test (or val); `whole` takes no notice
-    of splits and keeps every picture.
+    Relative names start at the list's own folder. A split column says train or test (or val); `keep_all` takes no
+    notice of splits and keeps every picture.
     """
     rows = list(_rows(path))
     if not rows:
         raise BadInput(f"the list {str(path)!r} is empty; it needs a file name per line")
     root = os.path.abspath(path.parent)
     names = [row[0] for row in rows]
-    stamps = np.array([_stamp(os.path.join(root, name)) for name in names], np.int64).reshape(-1, 2)
+    size_mtime = np.array([_size_mtime(os.path.join(root, name)) for name in names], np.int64).reshape(-1, 2)
     words = sorted({row[1] for row in rows if row[1] not in ("", "-1")}, key=_rank)
     kinds = {word: label for label, word in enumerate(words)} if use_labels and len(words) > 1 else {}
     labels = np.array([kinds.get(row[1], -1) for row in rows], np.int64)
-    if whole:
-        return Listing(root, names, stamps, labels, len(names), tuple(kinds), listed_in=str(path))
-    is_test = np.array([row[2] in TEST_NAMES for row in rows])
-    order = np.argsort(is_test, kind="stable")
-    listing = arrange(
-        root,
-        [names[i] for i in order],
-        stamps[order],
-        labels[order],
-        num_train=int((~is_test).sum()),
+    files = FileImages(
+        origin=str(path),
+        root=root,
+        names=names,
+        size_mtime=size_mtime,
+        labels=labels,
+        num_train=len(names),
         class_names=tuple(kinds),
     )
-    return replace(listing, listed_in=str(path))
+    if keep_all:
+        return files
+    is_test = np.array([row[2] in TEST_NAMES for row in rows])
+    return replace(files.select(np.argsort(is_test, kind="stable")), num_train=int((~is_test).sum())).arranged()
 
 
 def _rank(word: str) -> tuple[bool, str, str]:
@@ -54,7 +57,7 @@ def _rank(word: str) -> tuple[bool, str, str]:
     return not word.isdigit(), word.zfill(20) if word.isdigit() else "", word
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _size_mtime(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -6,17 +6,16 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Self
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -25,7 +24,6 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import check_no_link, lock
 
-MAX_BYTES = 20 * 10**9  # no official archive holds more
 TIMEOUT = 30.0  # seconds without an answer
 TRIES = 5  # connections per call
 PAUSE = 1.0  # seconds before the second try, doubled before each further one
@@ -39,7 +37,7 @@ class Archive:
 
     url: str
     md5: str
-    num_bytes: int | None  # None: unknown
+    num_bytes: int
     folder: str  # the one that it extracts to
 
     @property
@@ -55,7 +53,7 @@ def fetch(archive: Archive, root: Path, display: Display) -> Path:
     path, part = root / archive.name, root / f"{archive.name}.part"
     with _alone(archive, root, display, archive.num_bytes):
         if path.is_file():
-            if archive.num_bytes in (None, path.stat().st_size) and _md5(path, display) == archive.md5:
+            if archive.num_bytes == path.stat().st_size and _md5(path, display) == archive.md5:
                 return path
             display.note(f"{path} is damaged or not the official archive: downloading it anew")
         _download(archive, part, display)
@@ -84,7 +82,9 @@ def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = F
         temporary = root / f".{archive.folder}.{os.getpid()}.tmp"
         try:
             temporary.mkdir()
-            _extract(path, archive.folder, temporary, display)
+            _extract(path, temporary, display)
+            if not (temporary / archive.folder).is_dir():
+                raise _damaged(path, f"it holds no {archive.folder}")
             (temporary / archive.folder).rename(target)
         except BadInput:
             raise
@@ -163,8 +163,7 @@ def _download(archive: Archive, part: Path, display: Display) -> None:
 def _failed(archive: Archive, part: Path, why: str) -> BadInput:
     host, so_far = urlsplit(archive.url).hostname, ""
     if arrived := part.stat().st_size if part.exists() else 0:
-        whole = f" of {_amount(archive.num_bytes)}" if archive.num_bytes else ""
-        so_far = f", which continues after the {_amount(arrived)}{whole} that have arrived"
+        so_far = f", which continues after the {_amount(arrived)} of {_amount(archive.num_bytes)} that have arrived"
     way_out = f"run the same command again{so_far}, or download {archive.url} yourself and put it into {part.parent}"
     return BadInput(f"cannot download {archive.name} from {host} ({why}); {way_out}")
 
@@ -172,19 +171,17 @@ def _failed(archive: Archive, part: Path, why: str) -> BadInput:
 def _connect(archive: Archive, part: Path, display: Display) -> None:
     """Continue `part` to its end over one connection."""
     offset = part.stat().st_size if part.exists() else 0
-    if offset and offset == archive.num_bytes:
+    if offset == archive.num_bytes:
         return
+    if offset > archive.num_bytes:
+        part.unlink()
+        offset = 0
     asked = {"Range": f"bytes={offset}-"} if offset else {}
     try:
         response = urlopen(Request(archive.url, headers={"User-Agent": "msvq", **asked}), timeout=TIMEOUT)
     except HTTPError as error:
         error.close()
-        if error.code != 416 or not offset:
-            raise _failed(archive, part, f"HTTP {error.code} {error.reason}") from None
-        if error.headers.get("Content-Range") != f"bytes */{offset}":  # else all of it is here
-            part.unlink()
-            _connect(archive, part, display)
-        return
+        raise _failed(archive, part, f"HTTP {error.code} {error.reason}") from None
     except (OSError, HTTPException) as error:
         raise _Broken(getattr(error, "reason", error), reached=False) from None
     with response:
@@ -196,18 +193,18 @@ def _connect(archive: Archive, part: Path, display: Display) -> None:
                 part.unlink(missing_ok=True)
                 raise _Broken("it sent another piece than the one asked for")
             total = int(piece[2])
-        if archive.num_bytes not in (None, total):
+        if total != archive.num_bytes:
             raise _failed(archive, part, f"there it has {total} bytes, not {archive.num_bytes}")
-        if total and total - offset > shutil.disk_usage(part.parent).free:
+        if total - offset > shutil.disk_usage(part.parent).free:
             raise _no_room(archive, part.parent, total - offset)
         _save(response, part, offset if response.status == 206 else 0, total, display)
 
 
-def _save(response: Any, part: Path, offset: int, total: int | None, display: Display) -> None:
-    bar = display.task(f"downloading {part.stem}", total or 0, in_bytes=True)
+def _save(response: Any, part: Path, offset: int, total: int, display: Display) -> None:
+    bar = display.task(f"downloading {part.stem}", total, in_bytes=True)
     with part.open("ab" if offset else "wb") as file, bar as advance:
         advance(offset)
-        while offset <= (total or MAX_BYTES):
+        while offset <= total:
             try:
                 block = response.read(CHUNK)
             except (OSError, HTTPException) as error:  # of the network; those of the disk are not caught here
@@ -217,80 +214,25 @@ def _save(response: Any, part: Path, offset: int, total: int | None, display: Di
             file.write(block)
             advance(len(block))
             offset += len(block)
-        if total and offset < total:
+        if offset < total:
             raise _Broken("it ended early")
         file.flush()
         os.fsync(file.fileno())
 
 
-def _extract(path: Path, folder: str, into: Path, display: Display) -> None:
-    """Write the files of an archive below `into`, none of them anywhere else."""
-    total = seen = 0
+def _extract(path: Path, into: Path, display: Display) -> None:
+    """Write the files of an archive below `into`: both libraries write none of them anywhere else."""
     bar = display.task(f"unpacking {path.name}", path.stat().st_size, in_bytes=True)
-    with path.open("rb") as file, bar as advance, closing(_members(path, file)) as members:
-        for name, kind, size, source in members:
-            parts, wrong = _place(name, kind, folder)
-            total += size
-            if wrong or size < 0 or total > MAX_BYTES:
-                raise _damaged(path, f"its member {name!r} {wrong or f'brings it above {_amount(MAX_BYTES)}'}")
-            target = into.joinpath(*parts)
-            if source is None or not parts:
-                target.mkdir(parents=True, exist_ok=True)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as sink:
-                while size >= 0 and (block := source.read(CHUNK)):
-                    size -= len(block)
-                    sink.write(block)
+    with path.open("rb") as file, bar as advance:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(file) as pack:
+                for info in pack.infolist():
+                    pack.extract(info, into)
+                    advance(info.compress_size)
+        else:
+            seen = 0
+            with tarfile.open(fileobj=file, mode="r:" if path.suffix == ".tar" else "r:gz") as tar:
+                for member in tar:
+                    tar.extract(member, into, filter="data")
                     advance(file.tell() - seen)
                     seen = file.tell()
-            if size:
-                raise _damaged(path, f"its member {name!r} is not as long as it says")
-    if not (into / folder).is_dir():
-        raise _damaged(path, f"it holds no {folder}")
-
-
-def _place(name: str, kind: str, folder: str) -> tuple[list[str], str]:
-    """The parts of a member's path (none: not needed), and what is wrong with it."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
-        return [], f"would be written outside {folder}"
-    if kind not in ("file", "folder"):
-        return [], f"is a {kind}"
-    if not parts or parts[0] == "__MACOSX" or parts[-1].startswith("._"):  # what macOS adds
-        return [], ""
-    inside = parts[0] == folder and (kind == "folder" or len(parts) > 1)
-    return parts, "" if inside else f"lies outside {folder}"
-
-
-def _members(path: Path, file: BinaryIO) -> Generator[tuple[str, str, int, IO[bytes] | None], None, None]:
-    """The name, kind, size and (of a file) content of all that an archive holds, in the order in which it lies."""
-    if path.name.endswith(".zip"):
-        with zipfile.ZipFile(file) as pack:
-            for info in sorted(pack.infolist(), key=lambda info: info.header_offset):
-                plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-                kind = ("folder" if info.is_dir() else "file") if plain else "link or a device"
-                yield info.orig_filename, kind, info.file_size, None if info.is_dir() else pack.open(info)
-    elif path.name.endswith((".tar", ".tar.gz", ".tgz")):
-        with file if path.suffix == ".tar" else gzip.GzipFile(fileobj=file) as stream:
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
-                for member in tar:
-                    kind = "file" if member.isreg() else "folder" if member.isdir() else "link or a device"
-                    yield member.name, kind, member.size, tar.extractfile(member) if member.isreg() else None
-            while stream.read(CHUNK):  # on to the end, where gzip has its checksum
-                pass
-    else:
-        raise BadInput(f"cannot unpack {path}; it is neither a tar nor a zip archive")
-
-
-class _Header(tarfile.TarInfo):
-    """Lets no damaged header pass for the end of the archive, as tarfile does."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            if len(buf) == tarfile.BLOCKSIZE and not any(buf):  # the end
-                raise
-            raise tarfile.ReadError(str(error)) from None

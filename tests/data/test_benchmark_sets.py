@@ -20,8 +20,8 @@ from PIL import Image
 import msvq
 from msvq.cli import main
 from msvq.core.errors import BadInput
-from msvq.data import official
 from msvq.data.sources import DataSettings, open_dataset
+from msvq.data.sources.benchmarks import BENCHMARKS
 from msvq.preflight.datasets import catalogue
 
 RNG = np.random.default_rng(0)
@@ -79,7 +79,7 @@ def official_files(name: str) -> dict[str, bytes]:
 
 
 def archive_of(name: str) -> bytes:
-    folder, buffer = official.OFFICIAL[name].archive.folder, io.BytesIO()
+    folder, buffer = BENCHMARKS[name].archive.folder, io.BytesIO()
     if name == "tinyimagenet":
         with zipfile.ZipFile(buffer, "w") as file:
             for path, content in official_files(name).items():
@@ -109,7 +109,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("no_proxy", "*")
-    for name, facts in official.OFFICIAL.items():
+    for name, facts in BENCHMARKS.items():
         content = archive_of(name)
         (site / facts.archive.name).write_bytes(content)
         archive = replace(
@@ -118,7 +118,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             md5=hashlib.md5(content).hexdigest(),
             num_bytes=len(content),
         )
-        monkeypatch.setitem(official.OFFICIAL, name, replace(facts, archive=archive))
+        monkeypatch.setitem(BENCHMARKS, name, replace(facts, archive=archive))
     yield site
     server.shutdown()
     server.server_close()
@@ -136,8 +136,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_download_unpacks_and_reads(served: Path, tmp_path: Path, name: str, counts: tuple[int, int, int]) -> None:
     root = tmp_path / "data"
     data = open_dataset(DataSettings(source=name, root=root), download=True)
-    assert (len(data.train), len(data.bank), len(data.test)) == counts
-    facts = official.OFFICIAL[name]
+    assert (len(data.train), len(data.labelled), len(data.test)) == counts
+    facts = BENCHMARKS[name]
     assert (data.mean, data.size, data.test_size) == (facts.mean, facts.size, facts.test_size)
     (served / facts.archive.name).unlink()
     again = open_dataset(DataSettings(source=name, root=root), download=True)  # nothing is fetched twice
@@ -148,14 +148,14 @@ def test_download_unpacks_and_reads(served: Path, tmp_path: Path, name: str, cou
 
 @pytest.mark.parametrize("name", ["cifar10", "tinyimagenet"])
 def test_an_archive_that_lies_there_is_unpacked(served: Path, tmp_path: Path, name: str) -> None:
-    archive = official.OFFICIAL[name].archive
+    archive = BENCHMARKS[name].archive
     (tmp_path / archive.name).write_bytes((served / archive.name).read_bytes())
     assert len(open_dataset(DataSettings(source=name, root=tmp_path)).train) >= 90
     assert (tmp_path / archive.folder).is_dir()
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_is_extracted(served: Path, tmp_path: Path) -> None:
-    archive = official.OFFICIAL["cifar10"].archive
+    archive = BENCHMARKS["cifar10"].archive
     (tmp_path / archive.name).write_bytes((served / archive.name).read_bytes()[:-1])
     with pytest.raises(BadInput, match="md5"):
         open_dataset(DataSettings(source="cifar10", root=tmp_path))
@@ -226,7 +226,7 @@ def test_stl10_as_folders_learns_from_its_unlabelled_pictures_too(class_folders:
     for i in range(5):
         (class_folders / "unlabeled" / f"{i}.png").write_bytes(picture(96, kind="PNG"))
     data = open_dataset(DataSettings(source="stl10", root=class_folders))
-    assert (len(data.train), len(data.bank), len(data.test)) == (29, 24, 8)
+    assert (len(data.train), len(data.labelled), len(data.test)) == (29, 24, 8)
     assert data.train.labels.tolist() == [0] * 12 + [1] * 12 + [-1] * 5
     assert data.train.images.shape[1:] == (96, 96, 3)
 
@@ -238,7 +238,7 @@ def test_downloads_go_home_without_a_root(served: Path, tmp_path: Path, monkeypa
     assert len(open_dataset(DataSettings(source="cifar10")).train) == 100
 
 
-@pytest.mark.parametrize("name", official.OFFICIAL)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_set_trains_from_the_command_line(
     served: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,10 +255,10 @@ def test_every_set_trains_from_the_command_line(
 
 
 def test_no_network_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = official.OFFICIAL["cifar10"]
+    facts = BENCHMARKS["cifar10"]
     monkeypatch.setenv("no_proxy", "*")
     archive = replace(facts.archive, url="http://127.0.0.1:9/cifar-10-python.tar.gz")
-    monkeypatch.setitem(official.OFFICIAL, "cifar10", replace(facts, archive=archive))
+    monkeypatch.setitem(BENCHMARKS, "cifar10", replace(facts, archive=archive))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     with pytest.raises(BadInput, match=r"cannot download cifar-10-python.tar.gz from 127\.0\.0\.1"):
         open_dataset(DataSettings(source="cifar10", root=tmp_path / "d"), download=True)
@@ -274,13 +274,13 @@ def test_tiny_imagenet_in_a_renamed_folder_keeps_its_val(tmp_path: Path) -> None
 
 
 def test_download_replaces_a_damaged_archive(served: Path, tmp_path: Path) -> None:
-    archive = official.OFFICIAL["cifar10"].archive
+    archive = BENCHMARKS["cifar10"].archive
     (tmp_path / archive.name).write_bytes(b"half of it")
     assert len(open_dataset(DataSettings(source="cifar10", root=tmp_path), download=True).train) == 100
 
 
 def test_the_papers_normalisation() -> None:
-    assert {name: (facts.mean, facts.std) for name, facts in official.OFFICIAL.items()} == {
+    assert {name: (facts.mean, facts.std) for name, facts in BENCHMARKS.items()} == {
         "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
         "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
         "stl10": ((0.4408, 0.4279, 0.3867), (0.2682, 0.2610, 0.2686)),

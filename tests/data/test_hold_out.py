@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from msvq.data.listing import HELD_OUT, HELD_OUT_SEED, by_class, hold_out
+from msvq.data.sources.base import HELD_OUT, hold_out
+from msvq.data.store import FIXED_SEED, by_class
 from msvq.evaluate.labels import held_out, stratified
 
 Labels = NDArray[np.int64]
@@ -46,7 +47,7 @@ def test_the_members_of_each_class_are_in_their_order(labels: Labels) -> None:
 
 @pytest.mark.parametrize("labels", CASES.values(), ids=CASES)
 def test_the_pictures_that_are_held_out_stay_the_same(labels: Labels) -> None:
-    expected, _ = taken(labels, HELD_OUT_SEED, lambda num: max(round(HELD_OUT * num), min(1, num - 1)))
+    expected, _ = taken(labels, FIXED_SEED, lambda num: max(round(HELD_OUT * num), min(1, num - 1)))
     assert hold_out(labels).tolist() == expected
 
 

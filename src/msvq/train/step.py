@@ -1,0 +1,135 @@
+"""What a step needs: an optimiser, a batch that fits its method and the memory, and networks that compile."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from msvq.core.distributed import world_size
+from msvq.core.errors import BadInput, first_line
+from msvq.core.runtime import or_too_large
+from msvq.methods.base import Method
+from msvq.model.norm import SplitBatchNorm2d, check_whole
+from msvq.model.queue import Queue
+from msvq.model.teacher import Network
+
+VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, groups of batch norm
+
+
+def make_optimiser(
+    method: Method, *, weight_decay: float, decay_norm_and_bias: bool, scaled: bool = False
+) -> torch.optim.SGD:
+    """SGD with momentum 0.9 over everything that learns, the student's parameters alone.
+
+    The paper's code decays batch-norm weights and biases too; `decay_norm_and_bias=False` spares them. Groups of what
+    the method wants at a constant rate are marked so. `scaled`: its gradients come through a loss scaler.
+    """
+    learning = [p for p in method.parameters() if p.requires_grad]
+    constant = {id(p) for module in method.constant_rate for p in module.parameters()}
+    groups: list[dict[str, Any]] = []
+    for fixed in (False, True):
+        for spared in (False, True):
+            chosen = [
+                p
+                for p in learning
+                if (id(p) in constant) is fixed and (p.ndim <= 1 and not decay_norm_and_bias) is spared
+            ]
+            if chosen:
+                decay = 0.0 if spared else weight_decay
+                groups.append({"params": chosen, "weight_decay": decay, "constant_rate": fixed})
+    # One kernel for all, but not where a scaler may leave out the first step: PyTorch's then reads momentum that
+    # was never written.
+    fused = not scaled and all(p.device.type in ("cpu", "cuda") for p in learning)
+    return torch.optim.SGD(groups, lr=0.0, momentum=0.9, fused=fused)
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take the momentum of a saved state; everything else follows from the settings. Raises if it does not fit."""
+    optimiser.load_state_dict({**state, "param_groups": optimiser.state_dict()["param_groups"]})
+    for group in optimiser.param_groups if optimiser.state else ():
+        for p in group["params"]:
+            momentum = optimiser.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+            if momentum.shape != p.shape or momentum.dtype != p.dtype:
+                raise ValueError(f"momentum of {list(momentum.shape)} for {list(p.shape)}")
+
+
+def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
+    """Raise if the batch, in `accumulate` parts, suits not the processes, the method's batch-norm groups or queues."""
+    if batch_size % accumulate or batch_size // accumulate < 2:
+        raise BadInput(
+            f"train.batch_size {batch_size} does not divide into {accumulate} parts of two pictures or more; "
+            f"change train.accumulate"
+        )
+    part, ranks = batch_size // accumulate, world_size()
+    size = f"train.batch_size {batch_size}" + (f" in {accumulate} parts" if accumulate > 1 else "")
+    if part % ranks:
+        raise BadInput(
+            f"{size} does not divide among {ranks} processes; set train.batch_size to a multiple of "
+            f"{ranks * accumulate}, or change torchrun's --nproc-per-node"
+        )
+    if ranks > 1:
+        check_whole(method)
+    for module in method.modules():
+        if isinstance(module, SplitBatchNorm2d) and module.splits > 1 and module.splits % ranks:
+            raise BadInput(
+                f"the method's bn_splits {module.splits} do not divide among {ranks} processes; set method.bn_splits "
+                f"to a multiple of {ranks} (or to 1), or change torchrun's --nproc-per-node"
+            )
+        if isinstance(module, SplitBatchNorm2d) and part % module.splits:
+            raise BadInput(f"{size} is not a multiple of the method's bn_splits {module.splits}; change one of them")
+        if isinstance(module, SplitBatchNorm2d) and part == module.splits > 1:
+            raise BadInput(
+                f"{size} leaves one picture in each of the method's bn_splits {module.splits}; lower bn_splits"
+            )
+        if isinstance(module, Queue) and len(module) < batch_size:
+            raise BadInput(
+                f"the method's queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
+                f"a queue holds at least one batch"
+            )
+
+
+def room_for_networks(device: torch.device) -> AbstractContextManager[None]:
+    """For building a method."""
+    return or_too_large(
+        f"the networks and queues do not fit into the memory of {device}; lower backbone.width, method.queue_size "
+        f"or the method's other sizes"
+    )
+
+
+def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> AbstractContextManager[None]:
+    """For a step."""
+    return or_too_large(
+        f"a step of {batch_size} pictures{f' in {accumulate} parts' if accumulate > 1 else ''} does not fit into "
+        f"the memory of {device}; --set train.accumulate={2 * accumulate} holds half as much at a time (also "
+        f"with --resume), or lower train.batch_size, data.size or backbone.width ('msvq plan' measures what fits)"
+    )
+
+
+def compile_networks(method: nn.Module) -> None:
+    """Compile the backbones of a method's networks, which happens when they are first used."""
+    from torch._dynamo import config  # slow to import
+
+    # Past its own limit of eight the compiler leaves the rest uncompiled, without a word.
+    config.recompile_limit = max(config.recompile_limit, VARIANTS)
+    networks = [module for module in method.modules() if isinstance(module, Network)]
+    if not networks:
+        raise BadInput(f"{type(method).__name__} has no msvq.model.teacher.Network to compile; leave out --compile")
+    for network in networks:
+        network.compile_backbone()
+
+
+@contextmanager
+def compile_errors_as_sentence(wanted: bool) -> Iterator[None]:
+    """Turn a failure of the compiler into a sentence."""
+    try:
+        yield
+    except Exception as error:
+        if not wanted or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        reason = first_line(error)
+        raise BadInput(
+            f"the networks could not be compiled ({reason[:200]}); leave out --compile (a run that goes on: "
+            f"--set train.compile=false), or install a C++ compiler"
+        ) from error
