@@ -78,8 +78,8 @@ def read_run(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
         scores["knn"] = Score(trained[-1], max(trained))
     for name, protocol in (("knn-all", "knn"), ("linear", "linear"), ("probe", "probe")):
         result = record.result(protocol)
-        if "top1" in result:
-            scores[name] = Score(float(result["top1"]), float(result.get("top1_best", result["top1"])))
+        if result is not None:
+            scores[name] = Score(result.top1, result.top1 if result.top1_best is None else result.top1_best)
     found = {view for line in record.metrics for view in line.get("false_negatives") or {}}
     views = [*sorted(found - {"all"}), *({"all"} & found)]
     machine = {key: record.environment[key] for key in MACHINE if key in record.environment}
