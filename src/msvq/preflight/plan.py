@@ -11,16 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config.resolve import Flags, recipe_names
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import packs
-from msvq.core.runtime import resolve_device
 from msvq.data.sources import is_path
-from msvq.preflight.advice import Alternative, advise, duration, gigabytes
+from msvq.preflight.advice import advise, duration, gigabytes
 from msvq.preflight.bench import check_steps
 from msvq.preflight.estimate import Estimate, estimate
-from msvq.preflight.machine import available_memory, free_disk
-from msvq.preflight.trial_run import TrialData, opened_scene
+from msvq.preflight.machine import free_disk
 
 TRIAL_STEPS = 2  # of another setting that is proposed
 TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "device", "precision")  # flags of a command
@@ -37,45 +36,44 @@ def plan(
 ) -> dict[str, Any]:
     """Plan a run, as plain values. `memory`: bytes instead of the machine's."""
     check_steps(steps)
-    display = display or Display()
-    settings = flags.settings()
-    target = resolve_device(settings.train.device)
-    there = available_memory(target) if memory is None else memory
-    needs, scene = _estimate(flags, steps, there, display)
-    room = {"memory": there, "run": free_disk(Path(out or "runs")), "pack": free_disk(packs())}
 
-    def alternative(words: str, **changes: Any) -> Alternative | None:
-        """What the run would need with other settings; None if they do not go together."""
-        with suppress(BadInput):
-            return Alternative(words, _estimate(replace(flags, **changes), TRIAL_STEPS, there, display, words)[0])
-        return None
+    def estimate_with(flags: Flags, steps: int, what: str = "") -> Estimate:
+        settings = flags.settings()
+        keep = flags.kept(settings)
+        return estimate(settings, steps=steps, display=display or Display(), keep=keep, memory=memory, what=what)
 
-    def alternatives() -> list[Alternative]:
+    needs = estimate_with(flags, steps)
+    disk = {"free_for_run": free_disk(Path(out or "runs")), "free_for_pack": free_disk(packs())}
+
+    def alternatives() -> dict[str, Estimate]:
         """Other settings, tried: costs time, so only if this run is too much."""
-        found = []
-        if "fast" in recipe_names() and flags.recipe != "fast":
-            found.append(alternative("--recipe fast", recipe="fast", data=settings.data.source))
-        if (width := NARROW) < needs.settings.backbone.width and needs.settings.backbone.is_resnet:
-            setting = f"backbone.width={width}"
-            found.append(alternative(f"--set {setting}", overrides=[*flags.overrides, setting]))
-        return [one for one in found if one is not None]
+        found = {}
+        for words, other in _other_flags(flags, needs.settings).items():
+            with suppress(BadInput):  # they do not go together
+                found[words] = estimate_with(other, TRIAL_STEPS, f" with {words}")
+        return found
 
+    memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     return {
-        **_facts(needs, scene),
-        **_needs(needs, room),
-        "advice": advise(needs, room, alternatives),
-        "command": pretrain_command(flags, settings.data.source, out, download=scene.absent),
+        **needs.facts,
+        "seconds": {**asdict(needs.time), "total": needs.time.total},
+        "memory": {**memory_needs, "available": needs.available},
+        "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
+        "advice": advise(needs, alternatives, **disk),
+        "command": pretrain_command(flags, needs.settings.data.source, out, download=needs.absent),
         "notes": list(needs.notes),
     }
 
 
-def _estimate(
-    flags: Flags, steps: int, available: int | None, display: Display, words: str = ""
-) -> tuple[Estimate, TrialData]:
-    settings, what = flags.settings(), f" with {words}" if words else ""
-    with opened_scene(settings, display) as scene:
-        keep = flags.kept(settings)
-        return estimate(settings, scene, keep=keep, steps=steps, available=available, display=display, what=what), scene
+def _other_flags(flags: Flags, settings: Settings) -> dict[str, Flags]:
+    """Flags of a smaller run, by the words that ask for it."""
+    found = {}
+    if "fast" in recipe_names() and flags.recipe != "fast":
+        found["--recipe fast"] = replace(flags, recipe="fast", data=settings.data.source)
+    if settings.backbone.is_resnet and settings.backbone.width > NARROW:
+        setting = f"backbone.width={NARROW}"
+        found[f"--set {setting}"] = replace(flags, overrides=[*flags.overrides, setting])
+    return found
 
 
 def pretrain_command(flags: Flags, source: str, out: str | Path | None, *, download: bool) -> str:
@@ -86,41 +84,6 @@ def pretrain_command(flags: Flags, source: str, out: str | Path | None, *, downl
     name = Path(source).stem if is_path(source) else source
     place = str(out or f"runs/{name or 'mine'}")
     return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", place])
-
-
-def _facts(needs: Estimate, scene: TrialData) -> dict[str, Any]:
-    settings, data = needs.settings, scene.data
-    return {
-        "data": settings.data.source,
-        "pictures": {
-            "train": len(data.train),
-            "labelled": len(data.labelled),
-            "test": len(data.test),
-            "classes": data.num_classes,
-        },
-        "method": settings.method_name,
-        "backbone": settings.backbone.title,
-        "batch_size": settings.train.batch_size,
-        "device": str(needs.device),
-        "precision": settings.train.precision,
-    }
-
-
-def _needs(needs: Estimate, room: dict[str, int | None]) -> dict[str, Any]:
-    memory = needs.memory
-    return {
-        "seconds": {**asdict(needs.time), "total": needs.time.total},
-        "memory": {
-            **({} if memory is None else {**asdict(memory), "needed": memory.needed}),
-            "available": room["memory"],
-        },
-        "disk": {
-            **asdict(needs.disk),
-            "run": needs.disk.run,
-            "free_for_run": room["run"],
-            "free_for_pack": room["pack"],
-        },
-    }
 
 
 def show(report: dict[str, Any], console: Console) -> None:
