@@ -1,5 +1,6 @@
 """Commands that look things up: the data before training, the known data sets, the methods."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from msvq.cli.options import Overrides, app
+from msvq.core.console import Display
 
 
 @app.command()
@@ -25,18 +27,16 @@ def doctor(
 
     The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
     """
-    from msvq.core.console import Display
-    from msvq.preflight import doctor as check
+    from msvq.config.resolve import Flags
+    from msvq.preflight.doctor import examine_data, show
 
-    display = Display(Console(stderr=True))
-    report, findings = check.examine_data(
-        data, data_root=data_root, download=download, overrides=settings or [], display=display
-    )
+    flags = Flags(data=data, data_root=data_root, overrides=settings or [])
+    report = examine_data(flags, download=download, display=Display(Console(stderr=True)))
     if as_json:
-        typer.echo(check.as_json(report, findings))
+        typer.echo(json.dumps(report, indent=1))
     else:
-        check.show(report, findings, Console())
-    raise typer.Exit(int(any(finding.severity == "hurts" for finding in findings)))
+        show(report, Console())
+    raise typer.Exit(int(not report["ok"]))
 
 
 @app.command()

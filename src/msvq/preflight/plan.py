@@ -60,7 +60,7 @@ def plan(
         "memory": {**memory_needs, "available": needs.available},
         "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
         "advice": advise(needs, alternatives, **disk),
-        "command": pretrain_command(flags, needs.settings.data.source, out, download=needs.absent),
+        "command": pretrain_command(flags, out, download=needs.absent),
         "notes": list(needs.notes),
     }
 
@@ -76,11 +76,12 @@ def _other_flags(flags: Flags, settings: Settings) -> dict[str, Flags]:
     return found
 
 
-def pretrain_command(flags: Flags, source: str, out: str | Path | None, *, download: bool) -> str:
+def pretrain_command(flags: Flags, out: str | Path | None, *, download: bool) -> str:
     """The command that starts the run."""
     told = {name: getattr(flags, name) for name in TOLD if getattr(flags, name) is not None}
     words = [word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [word for text in flags.overrides for word in ("--set", text)]
+    source = flags.settings().data.source
     name = Path(source).stem if is_path(source) else source
     place = str(out or f"runs/{name or 'mine'}")
     return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", place])
