@@ -6,21 +6,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.options import Device, OwnBackbone, Root, app
+from msvq.cli import options as opt
+from msvq.cli.options import app
 from msvq.cli.show import show_analysis, show_result
 from msvq.core.console import Display, say
-
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
-Checkpoint = Annotated[str, typer.Option(help="last, best (by held-out pictures), or the path of a file.")]
-Source = Annotated[
-    str | None, typer.Option("--data", help="What 'msvq pretrain --data' takes. (default: the run's own data)")
-]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")]
 
 
 @app.command()
 def evaluate(
-    run: RunPath,
+    run: opt.RunPath,
     protocol: Annotated[
         str,
         typer.Option(
@@ -28,20 +22,20 @@ def evaluate(
             "the paper's 100 epochs; finetune: the network trained on with labels."
         ),
     ] = "knn",
-    data: Source = None,
-    data_root: Root = None,
-    download: Download = False,
-    checkpoint: Checkpoint = "last",
+    data: opt.Source = None,
+    data_root: opt.Root = None,
+    download: opt.Download = False,
+    checkpoint: opt.Checkpoint = "last",
     labels: Annotated[float, typer.Option(help="Share of the labels to use, such as 0.01 or 0.1.")] = 1.0,
     seeds: Annotated[int, typer.Option(help="Repetitions with other seeds; mean and deviation are given.", min=1)] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a value of the protocol, such as k=20 or epochs=10.", metavar="KEY=VALUE"),
     ] = None,
-    device: Device = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")] = None,
-    backbone: OwnBackbone = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    device: opt.Device = None,
+    precision: opt.ExactPrecision = None,
+    backbone: opt.OwnBackbone = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Measure an encoder by a frozen protocol; the result goes to RUN/eval.
 
@@ -68,17 +62,17 @@ def evaluate(
 
 @app.command()
 def analyze(
-    run: RunPath,
-    data: Source = None,
-    data_root: Root = None,
-    checkpoint: Checkpoint = "last",
+    run: opt.RunPath,
+    data: opt.Source = None,
+    data_root: opt.Root = None,
+    checkpoint: opt.Checkpoint = "last",
     method: Annotated[
         str | None, typer.Option(help="path/to/file.py:ClassName, if the run's method is code of your own.")
     ] = None,
-    backbone: OwnBackbone = None,
-    device: Device = None,
+    backbone: opt.OwnBackbone = None,
+    device: opt.Device = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: opt.AsJsonNotText = False,
 ) -> None:
     """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.
 

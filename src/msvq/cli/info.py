@@ -9,7 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from msvq.cli.options import Overrides, app
+from msvq.cli import options as opt
+from msvq.cli.options import app
 from msvq.core.console import Display
 
 
@@ -18,9 +19,9 @@ def doctor(
     data: Annotated[
         str, typer.Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
     ],
-    data_root: Annotated[Path | None, typer.Option(help="Where the named data set is.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
-    settings: Overrides = None,
+    data_root: opt.Root = None,
+    download: opt.Download = False,
+    settings: opt.Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all names, instead of text.")] = False,
 ) -> None:
     """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
@@ -42,7 +43,7 @@ def doctor(
 @app.command()
 def datasets(
     data_root: Annotated[Path | None, typer.Option(help="Look here instead of the folder for downloads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List the known data sets, where they are and whether they are complete; and what has been packed.
 
