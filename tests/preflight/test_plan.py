@@ -9,15 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-import msvq.preflight.advice
 from msvq.cli import main
 from msvq.config.resolve import Flags, resolve
 from msvq.core.console import Display
 from msvq.evaluate.knn import SIMILARITIES
-from msvq.preflight.advice import advise, duration, gigabytes
 from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.preflight.plan import plan
+from msvq.preflight.plan import advise, duration, gigabytes, plan
 from msvq.preflight.trial_run import open_trial
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
@@ -147,7 +145,7 @@ def test_less_evaluation() -> None:
 
 
 def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(msvq.preflight.advice, "LONG", 1e-3)
+    monkeypatch.setattr("msvq.preflight.plan.LONG", 1e-3)
     wide = ["backbone.width=32", "train.batch_size=16", "data.limit=32"]
     report = plan(Flags(data="patterns", overrides=[*SMALL, *wide], epochs=100), steps=3)
     lines = report["advice"]

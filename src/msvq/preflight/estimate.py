@@ -1,7 +1,7 @@
 """How long a run takes and what it holds, from a few of its steps, one look at its evaluation and one checkpoint."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,7 +132,8 @@ def estimate(
         training = trainer.total_steps * sum(r["share_of_run"] * r["seconds"] for r in resolutions)
         with display.busy(f"timing the evaluation{what}"):
             one, last = _time_evaluation(trial)
-        saving, size = _time_checkpoint(trainer)
+        saving = _seconds(trainer.save, device)
+        checkpoint = sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
         packing = _time_packing(trial) if trial.data.pack else 0.0
         peak = peak_memory(device) if peak is None else peak
     settings, epochs = trial.settings, trial.settings.train.epochs
@@ -155,7 +156,7 @@ def estimate(
             packing=packing,
         ),
         None if peak is None else Memory(peak, before, fixed, features, trial.data.unheld),
-        Disk(size, _num_bytes(trainer.method.encoder.state_dict().values()), trial.data.pack),
+        Disk(checkpoint, _num_bytes(trainer.method.encoder.state_dict().values()), trial.data.pack),
         available,
         divisions=_divisions(trainer),
         absent=trial.data.absent,
@@ -200,10 +201,16 @@ def _time_steps(trial: Trial, steps: int, pictures: int, display: Display, what:
             display=display,
             description=f"timing steps at {stage.size} pixels{what}",
         )
-        row = {"size": stage.size, "share_of_run": stage.share, "steps_timed": len(timed.steps)}
-        reading = timed.parts.get(READ, 0.0) / timed.seconds
-        row |= {"seconds": timed.seconds * batch / pictures, "pictures_per_second": pictures / timed.seconds}
-        results.append(row | {"share_of_reading": reading})
+        results.append(
+            {
+                "size": stage.size,
+                "share_of_run": stage.share,
+                "steps_timed": len(timed.steps),
+                "seconds": timed.seconds * batch / pictures,
+                "pictures_per_second": pictures / timed.seconds,
+                "share_of_reading": timed.parts.get(READ, 0.0) / timed.seconds,
+            }
+        )
     return results
 
 
@@ -214,12 +221,11 @@ def _time_evaluation(trial: Trial) -> tuple[float, float]:
     sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
     dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
     per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
-    judged = data.labelled if data.has_labels else data.train
-    last = 2 * per_picture * min(NUM_BANK, len(judged))
+    neighbours = 2 * per_picture * min(NUM_BANK, len(data.labelled if data.has_labels else data.train))
     if not data.has_labels:
         num = min(NUM_PICTURES, len(data.train))
-        made = torch.randn(num, dim)
-        return num * per_picture + _seconds(lambda: effective_rank(made), trainer.device), last
+        made_up = torch.randn(num, dim)
+        return num * per_picture + _seconds(lambda: effective_rank(made_up), trainer.device), neighbours
     settings = trial.settings.evaluate
     num_bank, num_test = min(len(data.labelled), settings.knn_bank or len(data.labelled)), len(data.test)
     most = len(last_bank(data.labelled, settings.knn_bank))
@@ -231,7 +237,7 @@ def _time_evaluation(trial: Trial) -> tuple[float, float]:
     def judging(size: int) -> float:
         return (size + num_test) * per_picture + chunk * num_test / len(queries) * size / num
 
-    return judging(num_bank), last + judging(most)
+    return judging(num_bank), neighbours + judging(most)
 
 
 def _evaluation_bytes(trial: Trial) -> int:
@@ -241,12 +247,6 @@ def _evaluation_bytes(trial: Trial) -> int:
         return 0
     num, dim = len(last_bank(data.labelled, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
     return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
-
-
-def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
-    """Seconds and bytes of one checkpoint."""
-    seconds = _seconds(trainer.save, trainer.device)
-    return seconds, sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
 
 
 def _time_packing(trial: Trial) -> float | None:
@@ -261,7 +261,7 @@ def _time_packing(trial: Trial) -> float | None:
     return seconds * len(source) / (trial.settings.data.workers or available_cores())
 
 
-def _seconds(work: Any, device: torch.device) -> float:
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
     synchronise(device)
     started = time.perf_counter()
     work()

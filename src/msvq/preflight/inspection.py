@@ -140,7 +140,8 @@ def _num_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return (words * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-def _difference(flat: NDArray[np.uint8], pairs: Pairs) -> NDArray[np.floating]:
+def _difference(flat: NDArray[np.uint8], pairs: Pairs) -> NDArray[np.float64]:
     """The mean difference of the thumbnails of each pair."""
     one, other = flat[pairs]
-    return (np.maximum(one, other) - np.minimum(one, other)).mean(axis=1)
+    mean: NDArray[np.float64] = (np.maximum(one, other) - np.minimum(one, other)).mean(axis=1)
+    return mean
