@@ -93,11 +93,8 @@ def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> Non
         state = row["state"] + (f"\n{row['where']}" if row["where"] else "")
         table.add_row(row["name"], *numbers, Text(state))
     console.print(table)
-    looked_in = downloads() if root is None else root
-    say(
-        console,
-        f"Looked in {looked_in}; --data-root names another folder. Your own pictures need no name: --data PATH.",
-    )
+    looked_in = f"Looked in {downloads() if root is None else root}; --data-root names another folder."
+    say(console, f"{looked_in} Your own pictures need no name: --data PATH.")
     if cached:
         table = Table("packed from", "pictures", "size", "MB", box=box.SIMPLE, pad_edge=False)
         for row in cached:

@@ -293,11 +293,8 @@ def _labels(report: Report) -> Iterator[Finding]:
 
 
 def _shapes(report: Report) -> Iterator[Finding]:
-    sizes, plan, num = (
-        report["sizes"],
-        report["plan"],
-        report["counts"]["train_readable"] + report["counts"]["test_readable"],
-    )
+    counts, sizes, plan = report["counts"], report["sizes"], report["plan"]
+    num = counts["train_readable"] + counts["test_readable"]
     if small := sizes["smaller_than_crop"]:
         yield Finding(
             "small-pictures",
