@@ -14,10 +14,10 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device
 from msvq.data.workers import available_cores
+from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
-from msvq.evaluate.neighbours import NUM_BANK
 from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
 from msvq.preflight.trial_run import Trial, open_trial
