@@ -193,7 +193,7 @@ def test_a_run_that_names_code_runs_nothing(made: Path, tmp_path: Path, msvq_say
             code, _, err = msvq_says(*words, *flags(["k=5"] if words[0] == "evaluate" else []))
             refused = words[0] in ("analyze", "pretrain") if place == "config.yaml" else True
             assert code == (2 if refused else 0), (words, err)
-    with pytest.raises(BadInput, match="name it yourself|of another network than the run's"):
+    with pytest.raises(BadInput, match=r"name it yourself|of another network than the run's"):
         evaluate(
             msvq.load(out), checkpoint=str(out / "checkpoints" / "last.ckpt") if place == "config.yaml" else "last"
         )
