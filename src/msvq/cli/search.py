@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.evaluate import Checkpoint, Download, RunPath, Source
-from msvq.cli.options import Device, OwnBackbone, Root, Stopped, app
+from msvq.cli.options import Checkpoint, Device, Download, OwnBackbone, Root, RunPath, Source, Stopped, app
 from msvq.core.console import Display
 
 Split = Annotated[
