@@ -68,7 +68,7 @@ def embed(
         inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
         written = embedding.embed(inputs, out, batch_size=batch_size, display=Display(Console(stderr=True)))
     say = Display(Console()).note
-    say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {written.path}")
+    say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
         say(f"{_tell_skipped(written.skipped)}  {written.skipped_path}")
     if written.shards is not None:

@@ -36,7 +36,6 @@ from msvq.search.inputs import Inputs
 class Written:
     """What `embed` has written."""
 
-    path: Path
     num: int
     feature_dim: int
     skipped: Skipped
@@ -54,7 +53,7 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
     listing = out.with_name(f"{out.stem}.skipped.csv")
     folder = out.with_name(f"{out.name}.parts")
     inputs.check_output("--out", out, list(WRITERS))
-    inputs.check_not_read("--out", listing)
+    inputs.check_output("--out", listing, [".csv"])
     check_library(out)
     if not 1 <= batch_size <= SHARD_SIZE:
         raise BadInput(f"--batch-size is 1 to {SHARD_SIZE:,}, not {batch_size}")
@@ -98,7 +97,6 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
         if not try_again:
             shards.remove()
     return Written(
-        path=out,
         num=len(kept),
         feature_dim=encoder.feature_dim,
         skipped=skipped,

@@ -1,7 +1,8 @@
 """Features of many pictures, in shards on disk that are finished or not there: memory stays small, and what was killed
 goes on.
 
-A shard is an .npz file of some positions: the features of those that could be read, and why the others could not. Zip files carry a checksum of each array, so a damaged shard is noticed, and computed again.
+A shard is an .npz file of some positions: the features of those that could be read, and why the others could not. Zip
+files carry a checksum of each array, so a damaged shard is noticed, and computed again.
 """
 
 import hashlib

@@ -34,11 +34,7 @@ class Inputs:
         """Raise if a file, where one is wanted, cannot go there or would take the place of the pictures."""
         if path is not None:
             check_output_file(option, path, endings)
-            self.check_not_read(option, path)
-
-    def check_not_read(self, option: str, path: Path) -> None:
-        """Raise if a file to write is the one that the pictures come from."""
-        check_not_the_input(option, path, self.data or self.run.config.data.source)
+            check_not_the_input(option, path, self.data or self.run.config.data.source)
 
     def open(self, display: Display) -> tuple[LoadedEncoder, ImageSource]:
         """The encoder on its device, and the pictures, of which none is decoded yet."""
