@@ -12,8 +12,8 @@ from msvq.core.console import printable
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
 from msvq.data.workers import Result
+from msvq.report.page import resource, templates
 from msvq.report.pictures import data_address
-from msvq.report.templates import resource, templates
 from msvq.search.index import Match
 
 ENDINGS = (".html", ".htm")
