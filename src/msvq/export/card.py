@@ -1,7 +1,7 @@
 """The model card: README.md with the front matter that model hubs read."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -10,7 +10,7 @@ from msvq.core.console import printable
 from msvq.data.sources import is_path
 from msvq.data.sources.hub import PREFIX
 from msvq.evaluate.results import EvalResult, read_results
-from msvq.export.folder import backbone
+from msvq.export.folder import backbone, fill
 from msvq.export.plans import Plan
 from msvq.report.records import is_number
 from msvq.runs.encoder import LoadedEncoder
@@ -41,35 +41,31 @@ class Measured(NamedTuple):
 
 
 def model_card(encoder: LoadedEncoder, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
-    """README.md."""
+    """README.md; whatever the template is given is escaped."""
     rows = measured(encoder)
     front = yaml.safe_dump(front_matter(encoder, plan, rows, format, licence), sort_keys=False, allow_unicode=True)
-    parts = [
-        _opening(encoder),
-        _use(format),
-        _preprocessing(encoder, checked),
-        _training(encoder),
-        _accuracies(rows),
-        _check(format, checked),
-        _licence(licence),
-    ]
-    return f"---\n{front}---\n\n" + "\n\n".join(parts) + "\n"
+    facts = {"format": format, "licence": licence, "checked": checked, "settings": _settings(encoder), "rows": rows}
+    return f"---\n{front}---\n\n" + fill("card.md.jinja", finalize=escaped, encoder=encoder, **facts)
 
 
 def measured(encoder: LoadedEncoder) -> list[Measured]:
     """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does."""
-    results = [result for result in read_results(encoder.run.path / "eval") if _is_of(result, encoder)]
+    results = [
+        result
+        for result in read_results(encoder.run.path / "eval")
+        if result.checkpoint == encoder.checkpoint and (encoder.step is None or result.step in (None, encoder.step))
+    ]
+    rows = [Measured(r.protocol, r.data or "unknown data", _note(r), r.top1, r.top5) for r in results]
     own_knn = any(result.kind == "knn" and not result.transfer for result in results)
     keys = {"knn_top1": "test pictures, measured while training"} if not own_knn else {}
     keys |= {"knn_top1_val": "training pictures whose labels were held out"}
+    settings = encoder.run.config.evaluate
+    protocol = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"  # in the precision of the training
     lines = [line for line in encoder.run.metrics() if encoder.of_run and line["step"] == encoder.step]
-    found = [Measured(r.protocol, r.data or "unknown data", _note(r), r.top1, r.top5) for r in results]
-    return found + [row for key, note in keys.items() for row in _from_log(lines, key, note, encoder)]
-
-
-def _is_of(result: EvalResult, encoder: LoadedEncoder) -> bool:
-    same_step = encoder.step is None or result.step in (None, encoder.step)
-    return result.checkpoint == encoder.checkpoint and same_step
+    for key, note in keys.items():
+        values = [line[key] for line in lines if is_number(line.get(key))]
+        rows += [Measured(protocol, encoder.data, note, float(value), None) for value in values[-1:]]
+    return rows
 
 
 def _note(result: EvalResult) -> str:
@@ -79,13 +75,6 @@ def _note(result: EvalResult) -> str:
     if result.num_test is not None:
         notes.append(f"{result.num_test:,} test pictures")
     return ", ".join(notes)
-
-
-def _from_log(lines: Sequence[Mapping[str, Any]], key: str, note: str, encoder: LoadedEncoder) -> list[Measured]:
-    """The online kNN, in the precision of the training."""
-    settings, values = encoder.run.config.evaluate, [line[key] for line in lines if is_number(line.get(key))]
-    name = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"
-    return [Measured(name, encoder.data, note, float(values[-1]), None)] if values else []
 
 
 def front_matter(encoder: LoadedEncoder, plan: Plan, rows: list[Measured], format: str, licence: str) -> dict[str, Any]:
@@ -132,82 +121,20 @@ def _hub_result(row: Measured) -> dict[str, Any]:
     }
 
 
-def _opening(encoder: LoadedEncoder) -> str:
-    method, data = encoder.method, encoder.data
-    return (
-        f"# {escaped(encoder.title)}, trained by {escaped(method)} on {escaped(data)}\n\n"
-        f"An image encoder: pictures of {encoder.size} x {encoder.size} pixels go in, {encoder.feature_dim} features "
-        f"come out. There is no classifier. It was trained and exported with msvq."
-    )
-
-
-def _use(format: str) -> str:
-    return (
-        "## Use\n\n    python example.py picture.jpg\n\n"
-        "prints the shape of the features and the first of them. `example.py` is short, to be copied from; it needs "
-        f"the libraries it imports, not msvq. The format of the weights is {escaped(format)}."
-    )
-
-
-def _preprocessing(encoder: LoadedEncoder, checked: Mapping[str, Any]) -> str:
-    mean, std = (
-        ", ".join(f"{value:g}" for value in values)
-        for values in (encoder.preprocessing.mean, encoder.preprocessing.std)
-    )
-    return (
-        f"## Preprocessing\n\nThe centre square of a picture is resized to {encoder.size} x {encoder.size} pixels of 8 "
-        f"bits (bilinear, antialiased); pixels in 0..1, RGB, minus the mean ({mean}), divided by the deviation "
-        f"({std}). `preprocess.py` does it with numpy and Pillow exactly as `msvq` does with files: features "
-        f"of a larger JPEG differed by {checked['picture_of_another_size']:.1g} from those of `msvq`. Other tools read "
-        f"`preprocessor_config.json`, which has words for the same square alone: they resize the whole picture and cut "
-        f"then, and decode large JPEG files at their full size. On that JPEG, their features would differ by "
-        f"{checked['if_resized_by_other_tools']:.1g}, where features go up to {checked['max_abs_feature']:.2g}."
-    )
-
-
-def _training(encoder: LoadedEncoder) -> str:
-    config = encoder.run.config
-    environment = encoder.run.environment()
-    chosen = {"data": encoder.data, "data fingerprint": environment.get("data_fingerprint")}
-    chosen |= {"checkpoint": encoder.checkpoint, "step": encoder.step}
-    chosen |= {f"backbone.{key}": value for key, value in backbone(encoder).items()}
-    chosen |= {f"method.{key}": value for key, value in config.method_options.items()}
-    chosen |= {f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()}
-    chosen |= {"size of the training pictures": encoder.train_size, "msvq": environment.get("msvq")}
-    rows = [f"| {escaped(key)} | {escaped(value)} |" for key, value in chosen.items() if value is not None]
-    head = ["## Training", "", "`training.yaml` has all settings; these are those of method and training.", ""]
-    return "\n".join([*head, "| setting | value |", "|---|---|", *rows])
-
-
-def _accuracies(rows: list[Measured]) -> str:
-    if not rows:
-        return "## Accuracies\n\nNone was measured of these weights."
-    lines = ["## Accuracies", "", "| protocol | data | top-1, % | top-5, % | |", "|---|---|---|---|---|"]
-    for row in rows:
-        top5 = "" if row.top5 is None else f"{row.top5:.2f}"
-        lines.append(
-            f"| {escaped(row.protocol)} | {escaped(row.data)} | {row.top1:.2f} | {top5} | {escaped(row.note)} |"
-        )
-    return "\n".join([*lines, "", "Numbers of different protocols or data are not to be compared."])
-
-
-def _check(format: str, checked: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in checked["libraries"].items())
-    batches = ", ".join(checked["by_batch_size"])
-    return (
-        f"## Check\n\nBefore it was called done, this {escaped(format)} export was loaded in a fresh process without "
-        f"msvq ({escaped(versions)}) and compared with the original on random pictures, {batches} at once: no feature "
-        f"differs by more than {checked['max_abs_difference']:.1g}. `manifest.json` has the numbers."
-    )
-
-
-def _licence(licence: str) -> str:
-    if licence.lower() == "unknown":
-        return (
-            "## Licence\n\nUnknown: whoever exported these weights has not said under which licence they may be used. "
-            "Ask before you use them; the pictures they were learned from may have conditions of their own."
-        )
-    return f"## Licence\n\n{escaped(licence)}"
+def _settings(encoder: LoadedEncoder) -> dict[str, Any]:
+    """Those of method and training, of which some may be None."""
+    config, environment = encoder.run.config, encoder.run.environment()
+    return {
+        "data": encoder.data,
+        "data fingerprint": environment.get("data_fingerprint"),
+        "checkpoint": encoder.checkpoint,
+        "step": encoder.step,
+        **{f"backbone.{key}": value for key, value in backbone(encoder).items()},
+        **{f"method.{key}": value for key, value in config.method_options.items()},
+        **{f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()},
+        "size of the training pictures": encoder.train_size,
+        "msvq": environment.get("msvq"),
+    }
 
 
 def one_line(text: object) -> str:

@@ -1,6 +1,7 @@
 """The files beside the encoder that say how to use it: settings for machines, and an example to run."""
 
 import json
+from collections.abc import Callable
 from inspect import getsource
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from msvq.data.sources import is_path
 from msvq.export import preprocess
 from msvq.export.network import LAYERS
 from msvq.export.plans import INPUT, Plan
+from msvq.report.page import templates
 from msvq.runs.encoder import LoadedEncoder
 
 
@@ -84,28 +86,14 @@ def preprocess_code() -> str:
 
 def example(plan: Plan) -> str:
     """example.py: the encoder loaded by its library alone, and a picture fed to it."""
-    imports = sorted(
-        {"from preprocess import prepare", *plan.imports}, key=lambda line: (line.startswith("from"), line)
-    )
-    if "import torch" in imports:
-        run = [
-            "with torch.inference_mode():",
-            "    features = encoder(torch.from_numpy(prepare(sys.argv[1])))",
-        ]
-    else:
-        run = [f'features = encoder.run(None, {{"{INPUT}": prepare(sys.argv[1])}})[0]']
-    lines = [
-        '"""Features of a picture, without msvq: python example.py PICTURE"""',
-        "import sys",
-        "from pathlib import Path",
-        "",
-        *imports,
-        "",
-        *plan.lines,
-        *run,
-        "print(tuple(features.shape), features[0, :5].tolist())",
-    ]
-    return "\n".join(lines) + "\n"
+    imports = sorted({"from preprocess import prepare", *plan.imports}, key=lambda line: (line[:4] == "from", line))
+    return fill("example.py.jinja", imports=imports, lines=plan.lines, input=INPUT)
+
+
+def fill(template: str, *, finalize: Callable[[Any], str] = str, **values: Any) -> str:
+    """The text of a template of ours; `finalize` makes text of each value."""
+    environment = templates("export").overlay(autoescape=False, keep_trailing_newline=True, finalize=finalize)
+    return environment.get_template(template).render(values)
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
