@@ -15,7 +15,7 @@ from msvq.data.sources import is_path
 from msvq.export import preprocess
 from msvq.export.network import LAYERS
 from msvq.export.plans import INPUT, Plan
-from msvq.report.page import templates
+from msvq.report.templates import templates
 from msvq.runs.encoder import LoadedEncoder
 
 

@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.console import printable
-from msvq.report.records import Record
 
 THUMBNAIL = 64  # pixels at most: they are shown at some 60
 THUMBNAIL_QUALITY = 90
 SHEET_QUALITIES = (85, 75, 65)  # the first that is small enough
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def data_address(image: NDArray[np.uint8], quality: int = THUMBNAIL_QUALITY) -> str:
@@ -38,50 +35,15 @@ def class_name(names: Sequence[Any] | NDArray[Any], label: int) -> str:
     return printable(str(names[label])) if label < len(names) else f"class {label}"
 
 
-def cell(image: NDArray[np.uint8], label: int, truth: int, names: NDArray[Any]) -> dict[str, Any]:
-    """A thumbnail with its class and whether that is the query's: "same", "other", or "" where nobody knows."""
-    known = label >= 0 and truth >= 0
-    mark = ("same" if label == truth else "other") if known else ""
+def cell(image: NDArray[np.uint8], label: int, truth: int | None, names: NDArray[Any]) -> dict[str, Any]:
+    """A thumbnail with its class, and whether that is the query's; without a truth it is the query itself."""
+    mark = ""  # nobody knows
+    if truth is None:
+        mark = "query"
+    elif label >= 0 and truth >= 0:
+        mark = "same" if label == truth else "other"
     small = max(image.shape[:2]) < THUMBNAIL
     return {"src": thumbnail(image), "name": class_name(names, label), "mark": mark, "small": small}
-
-
-def neighbour_rows(record: Record) -> list[dict[str, Any]]:
-    """Rows of a query and its neighbours before and after training."""
-    saved = record.arrays("neighbours")
-    if not saved:
-        return []
-    rows = []
-    for index, truth in enumerate(saved["query_labels"]):
-        row: dict[str, Any] = {"labelled": truth >= 0, "query": _query(saved, index)}
-        for when in ("before", "after"):
-            found = zip(saved[when][index], saved[f"{when}_labels"][index], strict=True)
-            row[when] = [cell(image, label, truth, saved["class_names"]) for image, label in found]
-        rows.append(row)
-    return rows
-
-
-def gallery(record: Record) -> dict[str, Any]:
-    """Queries with what each soft label puts first, and the pairs that got most weight for no good reason."""
-    saved = record.arrays("gallery")
-    if not saved:
-        return {}
-    names, rows, worst = saved["class_names"], [], []
-    for index, truth in enumerate(saved["query_labels"]):
-        views = []
-        for number, view in enumerate(saved["views"]):
-            found = (saved[f"found_{what}"][number, index] for what in ("images", "labels", "weights"))
-            cells = [
-                cell(image, label, truth, names) | {"weight": float(weight)}
-                for image, label, weight in zip(*found, strict=True)
-            ]
-            views.append({"name": str(view), "cells": cells, "right": sum(one["mark"] == "same" for one in cells)})
-        rows.append({"query": _query(saved, index), "views": views, "labelled": truth >= 0})
-    pairs = (saved[f"worst_{what}"] for what in ("images", "labels", "weights"))
-    for images, labels, weight in zip(*pairs, strict=True):
-        query, other = (cell(image, label, labels[0], names) for image, label in zip(images, labels, strict=True))
-        worst.append({"query": query | {"mark": "query"}, "found": other, "weight": float(weight)})
-    return {"rows": rows, "worst": worst}
 
 
 def sprite_sheet(images: NDArray[np.uint8], most_bytes: int = 1_000_000) -> dict[str, Any]:
@@ -110,8 +72,3 @@ def _encode(image: NDArray[np.uint8], kind: str, quality: int = 0) -> str:
     options = {"quality": quality, "subsampling": 0} if kind == "jpeg" else {}
     Image.fromarray(image).save(buffer, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _query(saved: Arrays, index: int) -> dict[str, Any]:
-    truth = saved["query_labels"][index]
-    return cell(saved["queries"][index], truth, truth, saved["class_names"]) | {"mark": "query"}

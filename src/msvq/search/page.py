@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from msvq.core.console import printable
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
 from msvq.data.workers import Result
-from msvq.report.page import resource, templates
 from msvq.report.pictures import data_address
+from msvq.report.templates import resource, templates
 from msvq.search.index import Match
 
 ENDINGS = (".html", ".htm")
@@ -90,8 +89,6 @@ def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
 
 def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group]) -> None:
     """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
-    environment = templates("search")
-    environment.filters["printable"] = printable
     style = resource("page.css") + resource("page.css", "search")
-    page = environment.get_template("page.html").render(title=title, sentence=sentence, groups=groups, style=style)
-    write_text(path, page)
+    page = templates("search").get_template("page.html")
+    write_text(path, page.render(title=title, sentence=sentence, groups=groups, style=style))
