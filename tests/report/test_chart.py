@@ -2,10 +2,12 @@
 
 import re
 from itertools import combinations
+from typing import Any
 
 import pytest
 
-from msvq.report.chart import Series, line_chart, swatch, tell, ticks
+from msvq.report.chart import Series, line_chart, tell, ticks
+from msvq.report.templates import templates
 
 POINTS = [(0.0, 0.0), (5.0, 10.0), (10.0, 5.0)]
 
@@ -21,7 +23,8 @@ def test_chart_places_its_points() -> None:
 
 
 def test_series_differ_without_colour() -> None:
-    looks = [re.sub(r"s\d", "", swatch(style)) for style in range(6)]
+    macros: Any = templates().get_template("chart.html").module
+    looks = [re.sub(r"s\d", "", macros.swatch(style)) for style in range(6)]
     assert all(one != other for one, other in combinations(looks, 2))
 
 

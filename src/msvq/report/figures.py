@@ -1,5 +1,6 @@
 """Figures for a paper or a slide, as PNG and SVG: the MSVQ paper's figures 4, 5 and 6 of one's own runs."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -10,17 +11,19 @@ import numpy as np
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically
-from msvq.report.chart import COLOURS, SVG_DASHES, SVG_MARKERS
 from msvq.report.curves import ALL, views
 from msvq.report.pictures import class_name
 from msvq.report.records import Points, Record
+from msvq.report.templates import resource
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = (*SVG_MARKERS, "X", "*", "p", "h")
-DASHES = tuple(SVG_DASHES)
+# How series look, by their number, as in chart.html.
+COLOURS = re.findall(r"--c\d: (#\w+);", resource("page.css"))[:10]  # on light paper; those on dark follow
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a class may be named $x$
     "svg.fonttype": "none",

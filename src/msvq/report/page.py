@@ -11,7 +11,6 @@ import yaml
 
 from msvq.core.errors import BadInput
 from msvq.core.files import check_no_link, check_not_of_a_run, check_places, resolve_parent, write_text
-from msvq.report.chart import swatch
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
 from msvq.report.maps import first_views, map_data
@@ -77,7 +76,6 @@ def render(records: Sequence[Record]) -> str:
         .get_template("page.html")
         .render(
             cell=cell,
-            swatch=swatch,
             title=" · ".join(record.title for record in records),
             several=several,
             runs=[_run(record, own_curves=not several) for record in records],
