@@ -189,8 +189,8 @@ def collect(
         seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
         wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
     if study.kind == "table":
-        rows = (*study.rows, *study.extra.values())
-        wide = replace(wide, rows=rows, datasets=choose_datasets(study, request.scale, None))
+        everywhere = choose_datasets(study, request.scale, None)
+        wide = replace(wide, rows=(*study.rows, *study.extra), datasets=everywhere)
     found = {}
     for place, cell in wide.cells().items():
         run, record = out / CELLS / cell.name, known.get(cell.name)

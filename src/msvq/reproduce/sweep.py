@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +36,7 @@ from msvq.train.signals import Interrupted, Interruptions
 
 MANIFEST, RESULTS, LOGS, ERRORS = "sweep.json", "results", "logs", "errors.log"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
-LOOK = 0.5  # seconds between looks at how far the cells are
+LOOK = 1.0  # seconds between looks at how far the cells are
 WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
 GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
 
@@ -77,11 +78,12 @@ def add_to_manifest(out: Path, cell: str, seconds: float, answer: Mapping[str, A
     """Write down what a cell took since the last time, all together; if it is over, also why it failed if it did."""
     manifest, answer = read_manifest(out), answer or {}
     known = manifest["cells"].get(cell, {})
-    seconds += known.get("seconds", 0.0)
-    failed = {"failed": answer["reason"]} if answer.get("state") == "failed" else {}
-    memory = max(known.get("training_memory") or 0, answer.get("memory") or 0)
-    held = {"training_memory": memory} if memory else {}
-    manifest["cells"][cell] = {"seconds": round(seconds, 1), **held, **failed}
+    facts = {"seconds": round(seconds + known.get("seconds", 0.0), 1)}
+    if memory := max(known.get("training_memory") or 0, answer.get("memory") or 0):
+        facts["training_memory"] = memory
+    if answer.get("state") == "failed":
+        facts["failed"] = answer["reason"]
+    manifest["cells"][cell] = facts
     _write_manifest(out, manifest)
 
 
@@ -102,14 +104,6 @@ class Worker:
         """Seconds since the last note, which is now."""
         before, self.noted = self.noted, time.monotonic()
         return self.noted - before
-
-    def give(self, order: Mapping[str, Any], task: Task) -> None:
-        """Have it run a cell."""
-        self.task, self.noted = task, time.monotonic()
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
 
 
 @dataclass
@@ -134,7 +128,11 @@ class Pool:
             "compile": self.compiled,
             "log": str(self.log / f"{task.cell.name}.log"),
         }
-        worker.give(order, task)
+        worker.task, worker.noted = task, time.monotonic()
+        assert worker.process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
+            worker.process.stdin.write(json.dumps(order) + "\n")
+            worker.process.stdin.flush()
 
     def _more(self) -> Worker:
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
@@ -150,16 +148,14 @@ class Pool:
                 env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
-        worker = Worker(process)
-        self.workers.append(worker)
-        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
-        return worker
+        self.workers.append(Worker(process))
+        threading.Thread(target=self._listen, args=(self.workers[-1],), daemon=True).start()
+        return self.workers[-1]
 
     def _listen(self, worker: Worker) -> None:
-        assert worker.process.stdout is not None
-        for line in worker.process.stdout:
+        """Pass on its answers, and in the end that there are no more."""
+        for line in chain(worker.process.stdout or (), [None]):
             self.answers.put((worker, line))
-        self.answers.put((worker, None))
 
     def wait(self) -> tuple[Task, float, dict[str, Any]] | None:
         """The next task that is over, its seconds since the last note and its answer; or nothing after a moment."""
@@ -167,19 +163,16 @@ class Pool:
             worker, line = self.answers.get(timeout=LOOK)
         except queue.Empty:
             return None
-        task, seconds = worker.task, worker.since_note()
-        worker.task = None
-        if line is None:
+        task, worker.task = worker.task, None
+        if line is not None:
+            answer = json.loads(line)
+            worker.leaves = answer["state"] == "stopped"
+        else:
             self.workers.remove(worker)
             code = worker.process.wait()
-            if task is None:
-                return None
             reason = f"its process ended with code {code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
-            return task, seconds, {"state": "failed", "reason": reason}
-        assert task is not None
-        answer: dict[str, Any] = json.loads(line)
-        worker.leaves = answer["state"] == "stopped"
-        return task, seconds, answer
+            answer = {"state": "failed", "reason": reason}
+        return None if task is None else (task, worker.since_note(), answer)
 
     @property
     def running(self) -> list[Task]:
@@ -212,19 +205,18 @@ class SweepDisplay:
     def __init__(self, console: Console, tasks: Sequence[Task]) -> None:
         self.say, self.num = Display(console).note, len(tasks)
         self.work = {task.cell.name: count_work(task.cell, task.protocols) for task in tasks}
-        finished = [task.cell.name for task in tasks if task.is_finished]
-        self.total, self.done = sum(one.total for one in self.work.values()), len(finished)
-        self.achieved = {name: self.work[name].total for name in finished}
+        self.total = sum(work.total for work in self.work.values())
+        self.achieved = {task.cell.name: self.work[task.cell.name].total for task in tasks if task.is_finished}
+        self.before = sum(self.achieved.values())  # an earlier sweep's work says nothing about our speed
+        self.done = len(self.achieved)
         self.running: dict[str, tuple[Task, float]] = {}  # with the time of its start
-        self.before: float | None = None
-        self.looked = 0.0
         self.bar: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
             self.bar = Progress(*columns, console=console)
 
     def __enter__(self) -> Self:
-        self.started, self.before = time.monotonic(), None
+        self.started = time.monotonic()
         if self.bar is not None:
             self.bar.start()
             self.task = self.bar.add_task("starting", total=max(1.0, self.total), facts="")
@@ -239,33 +231,28 @@ class SweepDisplay:
         name = task.cell.name
         self.running[name] = (task, time.monotonic())
         self.achieved[name] = self.work[name].done(task)
-        if self.before is not None:
-            self.before += self.achieved[name]  # an earlier sweep's work says nothing about our speed
+        self.before += self.achieved[name]
         going_on = " goes on" if self.achieved[name] else ""
         if self.bar is None:
             self.say(f"[{self.done + len(self.running)}/{self.num}] {name}{going_on} ...")
 
     def end(self, task: Task, answer: Mapping[str, Any]) -> None:
         """A cell is over."""
-        name, run = task.cell.name, task.run
-        _, started = self.running.pop(name)
-        took = f"{name}: {answer['state']} after {timedelta(seconds=round(time.monotonic() - started))}"
-        if answer["state"] == "finished":
+        name, state = task.cell.name, answer["state"]
+        told = f"{name}: {state} after {timedelta(seconds=round(time.monotonic() - self.running.pop(name)[1]))}"
+        if state == "finished":
             self.done += 1
-        scores = [line["knn_top1"] for line in read_metrics(run / "metrics.jsonl") if line.get("knn_top1") is not None]
-        knn = f", kNN {scores[-1]:.1f} %" if scores and answer["state"] == "finished" else ""
-        why = f" ({answer['reason']})" if answer["reason"] else ""
-        if answer["state"] != "stopped":
+            lines = read_metrics(task.run / "metrics.jsonl")
+            scores = [line["knn_top1"] for line in lines if line.get("knn_top1") is not None]
+            told += f", kNN {scores[-1]:.1f} %" if scores else ""
+        if answer["reason"]:
+            told += f" ({answer['reason']})"
+        if state != "stopped":
             self.achieved[name] = self.work[name].total
-        self.say(f"{took}{knn}{why}; {self._left()}")
+        self.say(f"{told}; {self._left()}")
 
     def look(self) -> None:
-        """See how far the running cells are; every few seconds is enough."""
-        if self.before is None:
-            self.before = sum(self.achieved.values())
-        if time.monotonic() - self.looked < 2:
-            return
-        self.looked = time.monotonic()
+        """See how far the running cells are."""
         for name, (task, _) in self.running.items():
             self.achieved[name] = self.work[name].done(task)
         if self.bar is not None:
@@ -275,8 +262,7 @@ class SweepDisplay:
             self.bar.update(self.task, completed=done, description=cells, facts=f"{names}  {self._left()}")
 
     def _left(self) -> str:
-        done = sum(self.achieved.values())
-        left = time_left(time.monotonic() - self.started, self.before or 0.0, done, self.total)
+        left = time_left(time.monotonic() - self.started, self.before, sum(self.achieved.values()), self.total)
         return "time left not known yet" if left is None else f"{timedelta(seconds=round(left))} left"
 
 
@@ -290,16 +276,15 @@ def run_tasks(
     display: SweepDisplay,
 ) -> dict[str, str]:
     """Run what is not finished. Returns the cells that failed, with the reasons; raises when it was interrupted."""
-    left = [task for task in tasks if not task.is_finished]
+    waiting = [task for task in tasks if not task.is_finished]
     failed: dict[str, str] = {}
-    if not left:
+    if not waiting:
         return failed
     # Shares of the processors, on which the last bits depend, are the same however many cells are left.
-    pool = Pool(min(jobs, len(tasks)), out / LOGS, data_root, compiled)
-    waiting, asked = list(left), False
+    pool, asked = Pool(min(jobs, len(tasks)), out / LOGS, data_root, compiled), False
     with display, Interruptions(display.say) as stop:
         try:
-            while waiting or pool.running:
+            while pool.running or (waiting and stop.wanted is None):
                 while waiting and len(pool.running) < pool.jobs and stop.wanted is None:
                     task = waiting.pop(0)
                     display.begin(task)
@@ -307,8 +292,6 @@ def run_tasks(
                 if stop.wanted is not None and not asked:
                     asked = True
                     pool.stop()
-                if stop.wanted is not None and not pool.running:
-                    break
                 over = pool.wait()
                 for worker in pool.workers:
                     if worker.task is not None and time.monotonic() - worker.noted > WRITE:

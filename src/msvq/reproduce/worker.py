@@ -42,7 +42,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
 
     Returns the most bytes that training held at once, without evaluations, if it trained and the system tells.
     """
-    cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
+    cell = Cell(**order["cell"] | {"overrides": tuple(order["cell"]["overrides"])})
     out, data_root, display = Path(order["out"]), order["data_root"], Display(console)
     if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         # Where it stays busy, the run itself says better what is wrong.
@@ -111,28 +111,19 @@ def draw_map(run: Run, data_root: str | None, display: Display) -> None:
 
 def serve(orders: TextIO, answers: TextIO) -> None:
     """Answer orders until there are no more. Who gave them may die: then the run is saved and left."""
-    waiting: queue.Queue[str | None] = queue.Queue()
-    busy = threading.Event()
+    waiting: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
         for line in orders:
             waiting.put(line)
-        waiting.put(None)
-        if busy.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True).start()
-    while (line := waiting.get()) is not None:
-        order = json.loads(line)
-        busy.set()
-        try:
-            answer = _attempt(order)
-        finally:
-            busy.clear()
+    answer = {"state": ""}
+    while answer["state"] != "stopped":
+        answer = _attempt(json.loads(waiting.get()))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-        if answer["state"] == "stopped":
-            return
 
 
 def _attempt(order: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +157,4 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)  # a run that trains saves itself first; what comes after it is done again
     with suppress(KeyboardInterrupt):  # asked to stop while it had nothing to do
         serve(sys.stdin, answers)
-
-
-if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it leaves already
