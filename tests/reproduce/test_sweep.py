@@ -22,8 +22,7 @@ from msvq.core.files import LOCK
 from msvq.reproduce import reproduce as command
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.experiments import Cell, Task, make_tasks
-from msvq.reproduce.printing import show
-from msvq.reproduce.reproduce import plan_sweep, reproduce
+from msvq.reproduce.reproduce import plan_sweep, reproduce, show
 from msvq.reproduce.sweep import MANIFEST, SweepDisplay, check_out, sweep_directory
 from msvq.reproduce.worker import TrainingMemory
 from msvq.runs.metrics import read_metrics

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -98,15 +98,12 @@ class TrainingMemory:
 def draw_map(run: Run, data_root: str | None, display: Display) -> None:
     """The embedding map of a run whose recipe leaves it out."""
     data, _ = open_for(run, None, data_root, display=display)
-    try:
+    with closing(data):
         device = resolve_device("auto")
         fresh = build_method(run.config, data.size).to(device).encoder
         encoders = {"before": fresh, "after": load_encoder(run).network.to(device)}
-        save_map(
-            run.path / "eval" / "map.npz", data, encoders, feature_function(data, device, "fp32"), num=MAP_PICTURES
-        )
-    finally:
-        data.close()
+        features = feature_function(data, device, "fp32")
+        save_map(run.path / "eval" / "map.npz", data, encoders, features, num=MAP_PICTURES)
 
 
 def serve(orders: TextIO, answers: TextIO) -> None:
