@@ -218,7 +218,7 @@ def test_a_process_that_somebody_stops_fails_its_cell_and_no_other(
     def watched(pool: sweeping.Pool, task: Task) -> None:
         start(pool, task)
         if task.cell.method == "simsiam":
-            threading.Thread(target=stop, args=(pool.workers[0].process, task.run / "threads")).start()
+            threading.Thread(target=stop, args=(pool.processes[0], task.run / "threads")).start()
 
     monkeypatch.setattr(sweeping.Pool, "start", watched)
     failed = sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)

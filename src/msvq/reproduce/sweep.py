@@ -5,17 +5,16 @@ A sweep is a directory with a manifest; its cells run in child processes (worker
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -92,21 +91,6 @@ def _write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
 
 
 @dataclass
-class Worker:
-    """A child process, and the task that it is at."""
-
-    process: subprocess.Popen[str]
-    task: Task | None = None
-    noted: float = 0.0  # when the time it takes was last written down
-    leaves: bool = False  # it was stopped, and takes no more
-
-    def since_note(self) -> float:
-        """Seconds since the last note, which is now."""
-        before, self.noted = self.noted, time.monotonic()
-        return self.noted - before
-
-
-@dataclass
 class Pool:
     """As many child processes as may run at once, each with its share of the processors."""
 
@@ -114,12 +98,13 @@ class Pool:
     log: Path
     data_root: Path | None
     compiled: bool = False
-    workers: list[Worker] = field(default_factory=list)
-    answers: "queue.Queue[tuple[Worker, str | None]]" = field(default_factory=queue.Queue)
+    processes: "list[subprocess.Popen[str]]" = field(default_factory=list)
+    idle: "list[subprocess.Popen[str]]" = field(default_factory=list)
+    running: "dict[Future[dict[str, Any]], Task]" = field(default_factory=dict)  # by the answer that is to come
 
     def start(self, task: Task) -> None:
         """Begin a task in a process that has none."""
-        worker = next((one for one in self.workers if one.task is None and not one.leaves), None) or self._more()
+        process = self.idle.pop() if self.idle else self._more()
         order = {
             "cell": asdict(task.cell),
             "out": str(task.run),
@@ -128,13 +113,15 @@ class Pool:
             "compile": self.compiled,
             "log": str(self.log / f"{task.cell.name}.log"),
         }
-        worker.task, worker.noted = task, time.monotonic()
-        assert worker.process.stdin is not None
+        assert process.stdin is not None
         with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
-            worker.process.stdin.write(json.dumps(order) + "\n")
-            worker.process.stdin.flush()
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+        answer: Future[dict[str, Any]] = Future()
+        self.running[answer] = task
+        threading.Thread(target=self._listen, args=(process, answer), daemon=True).start()
 
-    def _more(self) -> Worker:
+    def _more(self) -> "subprocess.Popen[str]":
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
         threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
@@ -148,55 +135,40 @@ class Pool:
                 env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
-        self.workers.append(Worker(process))
-        threading.Thread(target=self._listen, args=(self.workers[-1],), daemon=True).start()
-        return self.workers[-1]
+        self.processes.append(process)
+        return process
 
-    def _listen(self, worker: Worker) -> None:
-        """Pass on its answers, and in the end that there are no more."""
-        for line in chain(worker.process.stdout or (), [None]):
-            self.answers.put((worker, line))
-
-    def wait(self) -> tuple[Task, float, dict[str, Any]] | None:
-        """The next task that is over, its seconds since the last note and its answer; or nothing after a moment."""
-        try:
-            worker, line = self.answers.get(timeout=LOOK)
-        except queue.Empty:
-            return None
-        task, worker.task = worker.task, None
-        if line is not None:
-            answer = json.loads(line)
-            worker.leaves = answer["state"] == "stopped"
+    def _listen(self, process: "subprocess.Popen[str]", answer: "Future[dict[str, Any]]") -> None:
+        """Wait for how a task went; a process that ends without a word has failed it."""
+        assert process.stdout is not None
+        if line := process.stdout.readline():
+            told = json.loads(line)
+            if told["state"] != "stopped":  # then it leaves
+                self.idle.append(process)
         else:
-            self.workers.remove(worker)
-            code = worker.process.wait()
-            reason = f"its process ended with code {code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
-            answer = {"state": "failed", "reason": reason}
-        return None if task is None else (task, worker.since_note(), answer)
-
-    @property
-    def running(self) -> list[Task]:
-        """What is being done."""
-        return [worker.task for worker in self.workers if worker.task is not None]
+            code = process.wait()
+            memory = " (out of memory?)" if code == -signal.SIGKILL else ""
+            told = {"state": "failed", "reason": f"its process ended with code {code}{memory}"}
+        answer.set_result(told)
 
     def stop(self) -> None:
         """Ask every process to save and leave."""
-        for worker in self.workers:
-            worker.process.terminate()
+        for process in self.processes:
+            process.terminate()
 
     def close(self) -> None:
         """Let the processes go; one that does not leave in time is ended."""
-        for worker in self.workers:
-            assert worker.process.stdin is not None
+        for process in self.processes:
+            assert process.stdin is not None
             with suppress(OSError):
-                worker.process.stdin.close()  # who is at work stops at that
+                process.stdin.close()  # who is at work stops at that
         until = time.monotonic() + GRACE
-        for worker in self.workers:
+        for process in self.processes:
             try:
-                worker.process.wait(timeout=max(0.1, until - time.monotonic()))
+                process.wait(timeout=max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+                process.kill()
+                process.wait()
 
 
 class SweepDisplay:
@@ -282,30 +254,35 @@ def run_tasks(
         return failed
     # Shares of the processors, on which the last bits depend, are the same however many cells are left.
     pool, asked = Pool(min(jobs, len(tasks)), out / LOGS, data_root, compiled), False
+    noted: dict[str, float] = {}  # when the time that a cell takes was last written down
     with display, Interruptions(display.say) as stop:
         try:
             while pool.running or (waiting and stop.wanted is None):
                 while waiting and len(pool.running) < pool.jobs and stop.wanted is None:
                     task = waiting.pop(0)
+                    noted[task.cell.name] = time.monotonic()
                     display.begin(task)
                     pool.start(task)
                 if stop.wanted is not None and not asked:
                     asked = True
                     pool.stop()
-                over = pool.wait()
-                for worker in pool.workers:
-                    if worker.task is not None and time.monotonic() - worker.noted > WRITE:
-                        add_to_manifest(out, worker.task.cell.name, worker.since_note())
-                if over is not None:
-                    task, seconds, answer = over
-                    if answer["state"] == "failed" and stop.wanted is not None:
-                        answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
-                    elif answer["state"] == "stopped" and stop.wanted is None:
-                        answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
-                    add_to_manifest(out, task.cell.name, seconds, answer)
-                    if answer["state"] == "failed":
-                        failed[task.cell.name] = answer["reason"]
-                    display.end(task, answer)
+                over, _ = wait(pool.running, timeout=LOOK, return_when=FIRST_COMPLETED)
+                for future, task in list(pool.running.items()):
+                    name, now = task.cell.name, time.monotonic()
+                    if future in over:
+                        del pool.running[future]
+                        answer = future.result()
+                        if answer["state"] == "failed" and stop.wanted is not None:
+                            answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
+                        elif answer["state"] == "stopped" and stop.wanted is None:
+                            answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
+                        add_to_manifest(out, name, now - noted[name], answer)
+                        if answer["state"] == "failed":
+                            failed[name] = answer["reason"]
+                        display.end(task, answer)
+                    elif now - noted[name] > WRITE:
+                        add_to_manifest(out, name, now - noted[name])
+                        noted[name] = now
                 display.look()
         finally:
             pool.close()
