@@ -119,16 +119,9 @@ def measure_speed(cell: Cell, data_root: Path | None, display: Display) -> Speed
     """Time a few steps and one evaluation with a cell's recipe."""
     timed = Cell(cell.scale, cell.dataset, TIMED_METHOD, (), 0)
     settings = resolve(base=timed.settings().model_dump(mode="json"), data_root=data_root)
-    device = resolve_device(settings.train.device)
     with opened_scene(settings, display) as scene:
-        needs = estimate(
-            settings,
-            scene,
-            steps=TIMED_STEPS,
-            available=available_memory(device),
-            display=display,
-            what=f" of {TIMED_METHOD} on {cell.dataset}",
-        )
+        what, there = f" of {TIMED_METHOD} on {cell.dataset}", available_memory(resolve_device(settings.train.device))
+        needs = estimate(settings, scene, steps=TIMED_STEPS, available=there, display=display, what=what)
     for told in needs.notes:  # that stand-ins were timed, for one
         display.note(told)
     work, time = count_work(timed), needs.time

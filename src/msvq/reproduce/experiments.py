@@ -215,20 +215,17 @@ class Cell:
         return "-".join([self.dataset, self.method, *changes, f"s{self.seed}"])
 
     @property
-    def assignments(self) -> tuple[str, ...]:
-        """What the run is given over its recipe."""
-        epochs = find_scale(self.scale).epochs
-        return (*self.overrides, *([] if epochs is None else [f"train.epochs={epochs}"]), PRECISION)
+    def arguments(self) -> dict[str, Any]:
+        """What the run is given, by the names of `msvq.pretrain`."""
+        scale = find_scale(self.scale)
+        epochs = [] if scale.epochs is None else [f"train.epochs={scale.epochs}"]
+        overrides = (*self.overrides, *epochs, PRECISION)
+        place = {"recipe": scale.recipe_of(self.dataset), "data": self.dataset}
+        return {**place, "method": self.method, "overrides": overrides, "seed": self.seed}
 
     def settings(self) -> Settings:
         """What the run is to be done with, before data and machine complete it."""
-        return resolve(
-            recipe=find_scale(self.scale).recipe_of(self.dataset),
-            data=self.dataset,
-            method=self.method,
-            overrides=self.assignments,
-            seed=self.seed,
-        )
+        return resolve(**self.arguments)
 
 
 @cache

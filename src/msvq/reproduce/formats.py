@@ -259,12 +259,12 @@ def as_csv(result: Result) -> str:
     if result["kind"] == "table":
         return _csv(CSV_COLUMNS, _table_lines(result))
     curves = [
-        {**point, "dataset": panel["dataset"], "series": name}
+        _of(result) | point | {"dataset": panel["dataset"], "series": name}
         for panel in result.get("panels", ())
         for name, points in panel["series"].items()
         for point in points
     ]
-    return _csv(CURVE_COLUMNS, (_of(result) | line for line in curves))
+    return _csv(CURVE_COLUMNS, curves)
 
 
 def claims_csv(result: Result) -> str:
@@ -320,12 +320,11 @@ def draw_curves(result: Result, path: Path) -> list[Path]:
         for axes, panel in zip(axes_of, panels, strict=True):
             for style, (name, points) in enumerate(panel["series"].items()):
                 draw_line(axes, [(point["epoch"], point["mean"]) for point in points], name, style)
-                spread = [point for point in points if point["std"] is not None]
-                if spread:
-                    low = [point["mean"] - point["std"] for point in spread]
-                    high = [point["mean"] + point["std"] for point in spread]
-                    epochs = [point["epoch"] for point in spread]
-                    axes.fill_between(epochs, low, high, color=COLOURS[style % len(COLOURS)], alpha=0.15, linewidth=0)
+                known = [point for point in points if point["std"] is not None]
+                band = [(one["epoch"], one["mean"] - one["std"], one["mean"] + one["std"]) for one in known]
+                if band:
+                    colour = COLOURS[style % len(COLOURS)]
+                    axes.fill_between(*zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set(xlabel="epoch", title=TITLES[panel["dataset"]])
             if steps := panel["steps_per_epoch"]:

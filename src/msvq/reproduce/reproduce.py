@@ -76,16 +76,9 @@ def plan_sweep(
     num_seeds = size.num_seeds if seeds is None else seeds
     if num_seeds < 1:
         raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
-    if study.kind == "map":
-        num_seeds = 1  # a picture of one run
-    request = Request(
-        study=study,
-        scale=size,
-        datasets=choose_datasets(study, size, datasets),
-        rows=choose_rows(study, methods),
-        seeds=tuple(range(num_seeds)),
-        linear=linear,
-    )
+    num_seeds = 1 if study.kind == "map" else num_seeds  # a picture of one run
+    chosen = choose_datasets(study, size, datasets)
+    request = Request(study, size, chosen, choose_rows(study, methods), tuple(range(num_seeds)), linear)
     if linear and request.measure == "knn":
         raise BadInput(f"--linear is for tables of linear accuracy; {study.name} is measured by kNN: leave it out")
     place = out or Path("runs") / f"reproduce-{size.name}"

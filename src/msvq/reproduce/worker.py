@@ -28,7 +28,7 @@ from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
-from msvq.reproduce.experiments import MADE_BY, Cell, find_scale, is_finished
+from msvq.reproduce.experiments import MADE_BY, Cell, is_finished
 from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.train.signals import Interruptions
@@ -52,12 +52,8 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     if not is_finished(out):
         run = pretrain(
             out=out,
-            recipe=find_scale(cell.scale).recipe_of(cell.dataset),
-            data=cell.dataset,
+            **cell.arguments,
             data_root=data_root,
-            method=cell.method,
-            overrides=cell.assignments,
-            seed=cell.seed,
             compile=order["compile"] or None,  # not told: as the recipe has it
             auto_resume=True,
             console=console,
