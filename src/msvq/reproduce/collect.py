@@ -30,8 +30,8 @@ from msvq.reproduce.experiments import (
     check_run,
     check_settings,
     choose_datasets,
+    decisive,
     is_finished,
-    without_free,
 )
 
 MACHINE = ("msvq", "torch", "processor", "cores", "threads", "device_name", "precision", "data_fingerprint")
@@ -99,7 +99,7 @@ class Known:
     path: Path
     scale: str
     measured: Measured
-    settings: Mapping[str, Any]
+    settings: Settings
 
     def check(self, cell: Cell) -> None:
         """Raise if it is not what the cell is now."""
@@ -125,8 +125,8 @@ def write_known(
         if from_elsewhere is not None and from_elsewhere.measured is one:
             text = from_elsewhere.path.read_text(encoding="utf-8")
         else:
-            settings = read_config(cells / one.cell / "config.yaml").model_dump(mode="json")
-            record = {"made_by": MADE_BY, "scale": scale, **asdict(one), "settings": without_free(settings)}
+            settings = decisive(read_config(cells / one.cell / "config.yaml"))
+            record = {"made_by": MADE_BY, "scale": scale, **asdict(one), "settings": settings}
             text = json.dumps(record, indent=1) + "\n"
         files.append(results / CELLS / f"{one.cell}.json")
         write_text(files[-1], text)
@@ -145,7 +145,7 @@ def read_known(folder: Path) -> dict[str, Known]:
     for path in files:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            settings = Settings.model_validate(found["settings"]).model_dump(mode="json")  # with what is new since then
+            settings = Settings.model_validate(found["settings"])  # with what is new since then
             measured = adapter.validate_python(found)
             known[measured.cell] = Known(path, str(found["scale"]), measured, settings)
         except (OSError, ValueError, KeyError, TypeError):

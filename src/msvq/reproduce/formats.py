@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.preflight.advice import duration
+from msvq.preflight.plan import duration
 from msvq.report.chart import COLOURS
 from msvq.report.figures import draw_line, draw_maps, save_figure
 from msvq.report.page import resource, templates

@@ -17,7 +17,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import downloads, expanduser
 from msvq.data.sources import open_dataset
 from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, read_benchmark
-from msvq.preflight.advice import duration
+from msvq.preflight.plan import duration
 from msvq.reproduce import formats
 from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
 from msvq.reproduce.estimate import plan_tasks

@@ -19,12 +19,11 @@ from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.embedding_map import save_map
-from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_gallery
+from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
-from msvq.evaluate.features import feature_function
+from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
-from msvq.evaluate.neighbours import save_neighbours
-from msvq.evaluate.protocols import PRECISION, EvalContext, measure
+from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
 from msvq.runs.encoder import load_method, read_initial_weights
 from msvq.runs.evaluate import open_for
@@ -107,13 +106,13 @@ def evaluate_finished_run(
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
         changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
         with _noted("kNN", display):
-            found = measure("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
+            found = run_protocol("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
     audit, gallery = audit_soft_labels(
         method, data, loader, make_augment(settings, data), precision=precision, display=display
     )
     if gallery is not None:
-        save_gallery(folder / f"gallery{suffix}.npz", gallery)
+        save_arrays(folder / f"gallery{suffix}.npz", gallery)
     start = read_initial_weights(run.path)
     if start is None and settings.backbone.init is not None:
         display.note(f"note: {INITIAL} is gone, so 'before' is the backbone with fresh weights")

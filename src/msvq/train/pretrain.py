@@ -16,7 +16,7 @@ from msvq.core.distributed import (
     check_same_on_all_ranks,
     destroy_process_group,
     errors_on_all_ranks,
-    own_device,
+    local_device,
     process_group,
 )
 from msvq.core.errors import BadInput, unknown
@@ -79,6 +79,8 @@ def pretrain(
                 held.enter_context(locked(out))
                 if is_run(out):
                     remove_leftovers(out / "checkpoints")
+            elif mode != "resume":  # a new run is locked when all else is known to be right
+                check_out(out, overwrite=mode == "overwrite")
 
         # --- settle the configuration
         with errors_on_all_ranks():  # when the main process has put the checkpoints in order
@@ -88,9 +90,7 @@ def pretrain(
                 display.note(f"the run in {out} is finished already")
                 return False
             check_source(config.data.source)
-            device = own_device(resolve_device(config.train.device))
-            if saved is None:
-                check_out(out, overwrite=mode == "overwrite")
+            device = local_device(resolve_device(config.train.device))
 
         # --- open the pictures
         data = open_main_process_first(config, download=download, display=display)
