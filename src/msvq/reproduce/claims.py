@@ -74,7 +74,6 @@ NEAR = 0.25  # how far from 2 the ratio of 'all' to one view may be to be "close
 SLIGHT = 1.25  # time or memory of MSVQ over that of ReSSL: what we take "a slight overhead" to mean at most
 FAR = 2.0  # points by which weak teacher views have to beat strong ones to be "far better"; the paper has 3.1 to 8.7
 
-
 Rows = tuple[str, ...] | Mapping[str, str]  # the same on every data set, or data set -> row
 
 
@@ -125,17 +124,22 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 
 def judge(study: str, dataset: str, rows: Sequence[str], of: Of) -> Iterator[dict[str, Any]]:
     """The claims that the rows can decide on a data set: what was published, what was found, whether it held."""
+
+    def published(row: str) -> Values:
+        value = paper.main_value(study, row, dataset)
+        return {} if value is None else {0: value}  # a single run, whatever its seed was
+
     place = stand_in(dataset)
     for claim in CLAIMS.get(study, ()):
         sides = (claim.better, claim.worse)
         better, worse = ((side[place],) if isinstance(side, Mapping) else side for side in sides)
         if (claim.only_on and place not in claim.only_on) or not {*better, *worse} <= set(rows):
             continue
-        told = [_published(study, better, dataset), _published(study, worse, dataset)]
-        in_paper = None if None in told else round(told[0] - told[1], 4)  # type: ignore[operator]
+        in_paper = paired(_best(better, published), _best(worse, published))
         ahead, behind = _best(better, of), _best(worse, of)
         tested = paired({seed: value - claim.margin for seed, value in ahead.items()}, behind)
-        yield _as_dict(claim.text, dataset, in_paper, paired(ahead, behind), tested)
+        told = None if in_paper is None else round(in_paper.mean, 4)
+        yield _as_dict(claim.text, dataset, told, paired(ahead, behind), tested)
 
 
 def _as_dict(
@@ -182,13 +186,6 @@ def _ratio_claim(
     told = {"ratios": {str(seed): ratio for seed, ratio in ratios.items()}, "published_ratio": published}
     found = paired(ratios, dict.fromkeys(ratios, 0.0))
     return _as_dict(text, dataset, None, found, tested) | told
-
-
-def _published(study: str, rows: Sequence[str], dataset: str) -> float | None:
-    """The best that the paper has of some rows; nothing if it lacks one of them."""
-    values = [paper.main_value(study, row, dataset) for row in rows]
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
 
 
 def _best(rows: Sequence[str], of: Of) -> dict[int, float]:
