@@ -70,7 +70,7 @@ def comparison(records: Sequence[Record]) -> dict[str, Any]:
     kept = [name for name in COLUMNS if any(is_number(values[name]) for values in measured)]
     judged = [name for name in kept if name not in NOT_JUDGED and len(records) > 1]
     best = {name: max(values[name] for values in measured if is_number(values[name])) for name in judged}
-    return {"columns": {name: COLUMNS[name] for name in kept}, "values": measured, "best": best}
+    return {"columns": {name: COLUMNS[name] for name in kept}, "measured": measured, "best": best}
 
 
 def _measured(record: Record) -> dict[str, Any]:
