@@ -71,24 +71,21 @@ def render(records: Sequence[Record]) -> str:
     maps, sheets = map_data(records)
     scripts = [resource(name) for name in SCRIPTS]
     several = len(records) > 1
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            cell=cell,
-            title=" · ".join(record.title for record in records),
-            several=several,
-            runs=[_run(record, own_curves=not several) for record in records],
-            comparison=comparison(records) if several else None,
-            charts=charts(records, MAIN) if several else [],
-            more_charts=charts(records, MORE) if several else [],
-            map=maps,
-            map_sheets=sheets,
-            map_start=first_views(maps) if maps else (0, 0),
-            style=resource("page.css"),
-            scripts=scripts,
-            hashes=[_hash(script) for script in scripts],
-        )
+    page = templates().get_template("page.html")
+    return page.render(
+        cell=cell,
+        title=" · ".join(record.title for record in records),
+        several=several,
+        runs=[_run(record, own_curves=not several) for record in records],
+        comparison=comparison(records) if several else None,
+        charts=charts(records, MAIN) if several else [],
+        more_charts=charts(records, MORE) if several else [],
+        map=maps,
+        map_sheets=sheets,
+        map_start=first_views(maps) if maps else (0, 0),
+        style=resource("page.css"),
+        scripts=scripts,
+        hashes=[_hash(script) for script in scripts],
     )
 
 
