@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from msvq.cli import evaluate, export, info, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
@@ -70,8 +71,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def global_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+        bool, Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, on any command.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error, on any command.")] = False,
 ) -> None:
     """Options of every command."""

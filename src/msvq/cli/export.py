@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
@@ -14,20 +14,20 @@ from msvq.core.console import Display
 @app.command()
 def export(
     run: opt.RunPath,
-    out: Annotated[Path, typer.Option(help="Folder to write; it must be new or empty.", show_default=False)],
+    out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
     format: Annotated[
         str,
-        typer.Option(
+        Option(
             help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; onnx: for "
             "ONNX Runtime and others; torchscript: for torch.jit.load."
         ),
     ] = "safetensors",
     checkpoint: opt.Checkpoint = "last",
     licence: Annotated[
-        str, typer.Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
+        str, Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
     ] = "unknown",
     backbone: opt.OwnBackbone = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a run's encoder for other tools, with its preprocessing, a model card and an example.
 

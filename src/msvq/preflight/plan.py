@@ -122,7 +122,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     pictures, seconds, memory, disk = (report[key] for key in ("pictures", "seconds", "memory", "disk"))
     say(
         f"{report['method']} on {report['data']}: {pictures['train']:,} pictures, {report['backbone']}, batches of "
-        f"{report['batch_size']}, {report['device']} {report['precision']}",
+        f"{report['batch_size']}, {report['device']} {report['precision']}"
     )
     table = Table("", "needs", "there is", box=box.SIMPLE, pad_edge=False)
     for row in seconds["resolutions"]:
