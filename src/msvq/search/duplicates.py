@@ -14,7 +14,7 @@ from msvq.data.sources.base import ImageSource, Positions
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, Match, open_index
 from msvq.search.inputs import Inputs
-from msvq.search.page import ENDINGS, Group, make_thumbnails, match_cells, write_page
+from msvq.search.page import ENDINGS, Group, make_thumbnails, write_page
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this
@@ -167,16 +167,15 @@ def _as_csv(found: Duplicates) -> str:
 
 
 def _write_html(path: Path, source: ImageSource, found: Duplicates) -> None:
-    chosen = [group[:PAGE_PICTURES] for group in found.groups[:PAGE_GROUPS]]
-    thumbnails = make_thumbnails(source, (match.position for group in chosen for match in group))
     groups = []
-    for number, (group, shown) in enumerate(zip(found.groups, chosen, strict=False), start=1):
-        more = f"The first {len(shown):,} of them." if len(shown) < len(group) else ""
-        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, match_cells(shown, thumbnails)))
+    for number, group in enumerate(found.groups[:PAGE_GROUPS], start=1):
+        more = f"The first {PAGE_PICTURES:,} of them." if len(group) > PAGE_PICTURES else ""
+        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, group[:PAGE_PICTURES]))
+    thumbnails = make_thumbnails(source, (match.position for group in groups for match in group.matches))
     first = f" The first {PAGE_GROUPS} groups are shown." if len(found.groups) > PAGE_GROUPS else ""
     sentence = (
         f"{found.num_members:,} of {found.num_pictures:,} pictures in {source.title} are in {len(found.groups):,} "
         f"groups. Below each stands the cosine of its features with those of its nearest, at least "
         f"{found.threshold:g}; 1 is the same to the encoder.{first}"
     )
-    write_page(path, "Near-duplicates", sentence, groups)
+    write_page(path, "Near-duplicates", sentence, groups, thumbnails)
