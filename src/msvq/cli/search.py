@@ -1,4 +1,4 @@
-"""Commands that use an encoder: features to a file, similar pictures, near-duplicates."""
+"""Commands that use an encoder: features to a file, similar pictures, near-duplicates, exports for other tools."""
 
 import json
 import signal
@@ -185,16 +185,15 @@ def duplicates(
 
 
 def _duplicates_record(found: "Duplicates", top: int) -> dict[str, object]:
-    groups = [
-        [{"name": m.name, "class": m.class_name or None, "similarity": m.similarity} for m in group]
-        for group in found.groups[:top]
-    ]
     return {
         "pictures": found.num_pictures,
         "threshold": found.threshold,
         "skipped": len(found.skipped),
         "num_groups": len(found.groups),
-        "groups": groups,
+        "groups": [
+            [{"name": m.name, "class": m.class_name or None, "similarity": m.similarity} for m in group]
+            for group in found.groups[:top]
+        ],
     }
 
 
@@ -226,6 +225,42 @@ def _show_duplicates(found: "Duplicates", top: int, files: Iterable[Path]) -> No
         say(f"written  {path}")
     if found.skipped:
         say(_tell_skipped(found.skipped))
+
+
+@app.command()
+def export(
+    run: opt.RunPath,
+    out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
+    format: Annotated[
+        str,
+        Option(
+            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; onnx: for "
+            "ONNX Runtime and others; torchscript: for torch.jit.load."
+        ),
+    ] = "safetensors",
+    checkpoint: opt.Checkpoint = "last",
+    licence: Annotated[
+        str, Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
+    ] = "unknown",
+    backbone: opt.OwnBackbone = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write a run's encoder for other tools, with its preprocessing, a model card and an example.
+
+    It is loaded back by its own library in a fresh process first: no feature may differ by more than 0.0001.
+    Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
+    """
+    from msvq.api import load
+    from msvq.export import export_run
+
+    encoder, display = load(run, backbone=backbone), Display(Console(stderr=True))
+    done = export_run(
+        encoder, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite, display=display
+    )
+    say = Display(Console()).note
+    allowed = done.manifest["checked"]["tolerance"]
+    say(f"{format}: features differ from the run's by at most {done.max_abs_difference:.2g} (allowed: {allowed:.2g})")
+    say(f"export  {done.path}")
 
 
 def _show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

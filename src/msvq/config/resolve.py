@@ -21,7 +21,7 @@ from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backb
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Flags:
     """What a command was told of the settings; None: not told."""
 
