@@ -158,7 +158,11 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
     if audit is None:
         say("the method has no soft labels over a queue, so there is nothing to audit")
     else:
-        console.print(audit_table(audit))
+        table = _table("soft label", "found in top 5", "mass on the class", "entropy")
+        for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
+            numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
+            table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
+        console.print(table)
         if audit["same_class_share"] is not None:
             say(
                 f"by chance 5 entries would hold {5 * audit['same_class_share']:.2f} of the class; a one-hot label "
@@ -169,15 +173,6 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
             told = ", ".join(f"{key} {value:.4g}" for key, value in result[name].items())
             say(f"{title}: {told}")
     say(f"report  {run / 'report.html'}")
-
-
-def audit_table(audit: Mapping[str, Any]) -> Table:
-    """What each soft label finds."""
-    table = _table("soft label", "found in top 5", "mass on the class", "entropy")
-    for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
-        numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
-        table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
-    return table
 
 
 def _table(name: str, *numbers: str) -> Table:

@@ -120,7 +120,7 @@ def find_duplicates(
 ) -> Duplicates:
     """Groups of pictures whose features have a cosine of at least `threshold`.
 
-    `out` is a .csv of all groups, `html` a page of the first.
+    `out` is a .csv of all groups, a row per picture, and `html` a page of the first.
     """
     display = display or Display()
     if not 0 < threshold <= 1:
@@ -133,7 +133,12 @@ def find_duplicates(
         links = link(index.features, threshold, encoder.device, advance)
     found = Duplicates(_groups(index, links), len(index), threshold, index.left_out)
     if out is not None:
-        write_text(out, _as_csv(found))
+        rows = [
+            (number, match.name, match.class_name, f"{match.similarity:.6f}", match.other)
+            for number, group in enumerate(found.groups, start=1)
+            for match in group
+        ]
+        write_text(out, to_csv([("group", "file", "class", "similarity", "nearest"), *rows]))
     if html is not None:
         _write_html(html, source, found)
     return found
@@ -154,16 +159,6 @@ def _groups(index: Index, links: Links) -> tuple[tuple[Match, ...], ...]:
 
     ranked = sorted((sorted(rows.tolist(), key=rank) for rows in together), key=lambda rows: rank(rows[0]))
     return tuple(tuple(map(match, rows)) for rows in ranked)
-
-
-def _as_csv(found: Duplicates) -> str:
-    """A row per picture: the number of its group, its name and class, and the similarity to its nearest."""
-    rows = [
-        (number, match.name, match.class_name, f"{match.similarity:.6f}", match.other)
-        for number, group in enumerate(found.groups, start=1)
-        for match in group
-    ]
-    return to_csv([("group", "file", "class", "similarity", "nearest"), *rows])
 
 
 def _write_html(path: Path, source: ImageSource, found: Duplicates) -> None:

@@ -75,18 +75,15 @@ def write_npz(file: BinaryIO, table: Table, advance: Advance) -> None:
                 advance(len(block))
 
         def names() -> Iterator[list[str]]:
-            for start in range(0, num, BLOCK):
-                yield table.names(start, start + BLOCK)
+            return (table.names(start, start + BLOCK) for start in range(0, num, BLOCK))
 
         add("features", np.dtype("<f4"), (num, table.feature_dim), features())
         longest = max((len(name) for block in names() for name in block), default=1)
         kind = np.dtype(f"<U{max(longest, 1)}")
         add("names", kind, (num,), (np.array(block, kind) for block in names()))
-        add("labels", np.dtype("<i8"), (num,), iter([table.labels]))
-        words = np.array(table.class_names, dtype=str)
-        add("class_names", words.dtype, words.shape, iter([words]))
-        about = np.array(json.dumps(table.about))
-        add("about", about.dtype, (), iter([about]))
+        words, about = np.array(table.class_names, dtype=str), np.array(json.dumps(table.about))
+        for name, array in (("labels", table.labels.astype("<i8")), ("class_names", words), ("about", about)):
+            add(name, array.dtype, array.shape, iter([array]))
 
 
 def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
