@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Option
 
-from msvq.cli import evaluate, export, info, pretrain, reproduce, search
+from msvq.cli import evaluate, info, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
 from msvq.core.console import say
 from msvq.core.errors import BadInput
@@ -19,7 +20,7 @@ from msvq.core.version import __version__
 __all__ = ["app", "main"]
 
 # Each module registers its commands; the help lists them in the order in which a person needs them.
-MODULES = (pretrain, evaluate, search, export, reproduce, info)
+MODULES = (pretrain, evaluate, search, reproduce, info)
 app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
 for command in app.registered_commands:
     command.help = reflowed(command.callback.__doc__ or "")
@@ -70,8 +71,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def global_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+        bool, Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, on any command.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error, on any command.")] = False,
 ) -> None:
     """Options of every command."""

@@ -19,12 +19,12 @@ from msvq.train.resume import has_checkpoint, has_nothing_to_lose
 MADE_BY = "msvq demo"
 
 
-def demo(*, out: Path, seed: int | None = None, console: Console | None = None) -> Run:
+def demo(*, out: Path, seed: int | None = None) -> Run:
     """Train MSVQ on `patterns` and compare kNN of raw pixels, of the untrained and of the trained encoder.
 
     A run that the demo made is replaced, unless somebody went on with it; any other is left alone and refused.
     """
-    console = console or Console()
+    console = Console()
     there = is_run(out)
     known = Run(out).environment() if there else {}
     plain = known.get("made_by") == MADE_BY and "resumed" not in known

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
+from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
@@ -28,7 +28,7 @@ def evaluate(
     run: opt.RunPath,
     protocol: Annotated[
         str,
-        typer.Option(
+        Option(
             help="knn: what its nearest neighbours say; probe: logistic regression on features, in seconds; linear: "
             "the paper's 100 epochs; finetune: the network trained on with labels."
         ),
@@ -37,11 +37,11 @@ def evaluate(
     data_root: opt.Root = None,
     download: opt.Download = False,
     checkpoint: opt.Checkpoint = "last",
-    labels: Annotated[float, typer.Option(help="Share of the labels to use, such as 0.01 or 0.1.")] = 1.0,
-    seeds: Annotated[int, typer.Option(help="Repetitions with other seeds; mean and deviation are given.", min=1)] = 1,
+    labels: Annotated[float, Option(help="Share of the labels to use, such as 0.01 or 0.1.")] = 1.0,
+    seeds: Annotated[int, Option(help="Repetitions with other seeds; mean and deviation are given.", min=1)] = 1,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a value of the protocol, such as k=20 or epochs=10.", metavar="KEY=VALUE"),
+        Option("--set", help="Change a value of the protocol, such as k=20 or epochs=10.", metavar="KEY=VALUE"),
     ] = None,
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
@@ -78,11 +78,11 @@ def analyze(
     data_root: opt.Root = None,
     checkpoint: opt.Checkpoint = "last",
     method: Annotated[
-        str | None, typer.Option(help="path/to/file.py:ClassName, if the run's method is code of your own.")
+        str | None, Option(help="path/to/file.py:ClassName, if the run's method is code of your own.")
     ] = None,
     backbone: opt.OwnBackbone = None,
     device: opt.Device = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
+    precision: Annotated[str | None, Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
     as_json: opt.AsJsonNotText = False,
 ) -> None:
     """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.
@@ -106,11 +106,9 @@ def analyze(
 
 @app.command()
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN [RUN ...]", help="Directories of runs.", show_default=False)
-    ],
+    runs: Annotated[list[Path], Argument(metavar="RUN [RUN ...]", help="Directories of runs.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write. (default: report.html in the run; needed for several)")
+        Path | None, Option(help="The page to write. (default: report.html in the run; needed for several)")
     ] = None,
 ) -> None:
     """Write the page about a run, or one that compares several, from their files alone.
@@ -160,7 +158,11 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
     if audit is None:
         say("the method has no soft labels over a queue, so there is nothing to audit")
     else:
-        console.print(audit_table(audit))
+        table = _table("soft label", "found in top 5", "mass on the class", "entropy")
+        for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
+            numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
+            table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
+        console.print(table)
         if audit["same_class_share"] is not None:
             say(
                 f"by chance 5 entries would hold {5 * audit['same_class_share']:.2f} of the class; a one-hot label "
@@ -171,15 +173,6 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
             told = ", ".join(f"{key} {value:.4g}" for key, value in result[name].items())
             say(f"{title}: {told}")
     say(f"report  {run / 'report.html'}")
-
-
-def audit_table(audit: Mapping[str, Any]) -> Table:
-    """What each soft label finds."""
-    table = _table("soft label", "found in top 5", "mass on the class", "entropy")
-    for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
-        numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
-        table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
-    return table
 
 
 def _table(name: str, *numbers: str) -> Table:

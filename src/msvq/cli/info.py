@@ -8,6 +8,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
+from typer import Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
@@ -17,12 +18,12 @@ from msvq.core.console import Display
 @app.command()
 def doctor(
     data: Annotated[
-        str, typer.Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
+        str, Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
     ],
     data_root: opt.Root = None,
     download: opt.Download = False,
     settings: opt.Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all names, instead of text.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, with all names, instead of text.")] = False,
 ) -> None:
     """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
 
@@ -42,7 +43,7 @@ def doctor(
 
 @app.command()
 def datasets(
-    data_root: Annotated[Path | None, typer.Option(help="Look here instead of the folder for downloads.")] = None,
+    data_root: Annotated[Path | None, Option(help="Look here instead of the folder for downloads.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """List the known data sets, where they are and whether they are complete; and what has been packed.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import Stopped, app
@@ -18,8 +19,8 @@ from msvq.core.launch import is_main_process
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory of the run.")] = Path("runs/demo"),
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", min=0)] = None,
+    out: Annotated[Path, Option(help="Directory of the run.")] = Path("runs/demo"),
+    seed: Annotated[int | None, Option(help="Seed of all randomness.", min=0)] = None,
 ) -> None:
     """Train MSVQ on the embedded data set in a few minutes, and show what it learned. An earlier demo is replaced."""
     from msvq.cli.demo import demo as run_demo
@@ -29,31 +30,29 @@ def demo(
 
 @app.command()
 def pretrain(
-    out: Annotated[Path, typer.Option(help="Directory of the run.")],
+    out: Annotated[Path, Option(help="Directory of the run.")],
     data: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="A folder of pictures, a .txt or .csv list of files, an .npz or .npy of pictures, hf:NAME, or the "
             "name of a data set ('msvq datasets' lists them). (default: the recipe's, or patterns)"
         ),
     ] = None,
     data_root: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the named data set is: its official files or archive, or train/<class>/ and test/<class>/."
-        ),
+        Option(help="Where the named data set is: its official files or archive, or train/<class>/ and test/<class>/."),
     ] = None,
     download: opt.Download = False,
     method: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. (default: the recipe's)"
         ),
     ] = None,
     backbone: opt.BackboneName = None,
     init: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run, or "
             "'library': those of torchvision or timm, from the network. (default: fresh ones)"
         ),
@@ -61,24 +60,22 @@ def pretrain(
     recipe: opt.Recipe = None,
     epochs: opt.Epochs = None,
     settings: opt.Overrides = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness. (default: 0)")] = None,
+    seed: Annotated[int | None, Option(help="Seed of all randomness. (default: 0)")] = None,
     device: opt.Device = None,
     precision: Annotated[
-        str | None, typer.Option(help="auto, fp32, bf16 or fp16; auto is bf16 where native. (default: auto)")
+        str | None, Option(help="auto, fp32, bf16 or fp16; auto is bf16 where native. (default: auto)")
     ] = None,
     compiled: Annotated[
-        bool | None,
-        typer.Option("--compile", help="Compile the networks first: one to three minutes, then faster steps."),
+        bool | None, Option("--compile", help="Compile the networks first: one to three minutes, then faster steps.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False,
     auto_resume: Annotated[
-        bool,
-        typer.Option("--auto-resume", help="Continue the run in --out if there is one, else start it: for job queues."),
+        bool, Option("--auto-resume", help="Continue the run in --out if there is one, else start it: for job queues.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the run in --out.")] = False,
     loggers: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--logger",
             help="Log to tensorboard (into the run) or wandb (its server; only into the run with "
             "WANDB_MODE=offline) too. May be given again.",
@@ -157,8 +154,8 @@ def plan(
     settings: opt.Overrides = None,
     device: opt.Device = None,
     precision: opt.PrecisionName = None,
-    out: Annotated[Path | None, typer.Option(help="Where the run would be: its free space is looked up.")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps to time, at least 3; fewer if they take minutes.")] = 5,
+    out: Annotated[Path | None, Option(help="Where the run would be: its free space is looked up.")] = None,
+    steps: Annotated[int, Option(help="Training steps to time, at least 3; fewer if they take minutes.")] = 5,
     as_json: opt.AsJsonNotText = False,
 ) -> None:
     """Tell what a run will take of time, memory and disk, and what to change if that is too much.
@@ -169,17 +166,7 @@ def plan(
     from msvq.config.resolve import Flags
     from msvq.preflight import plan as planning
 
-    flags = Flags(
-        recipe=recipe,
-        data=data,
-        data_root=data_root,
-        method=method,
-        backbone=backbone,
-        epochs=epochs,
-        overrides=settings or [],
-        device=device,
-        precision=precision,
-    )
+    flags = Flags(recipe, data, data_root, method, backbone, epochs, settings or [], device, precision)
     report = planning.plan(flags, out=out, steps=steps, display=Display(Console(stderr=True)))
     _print_report(report, planning.show, as_json)
 
@@ -194,7 +181,7 @@ def bench(
     settings: opt.Overrides = None,
     device: opt.Device = None,
     precision: opt.PrecisionName = None,
-    steps: Annotated[int, typer.Option(help="Training steps to time, at least 3.")] = 10,
+    steps: Annotated[int, Option(help="Training steps to time, at least 3.")] = 10,
     as_json: opt.AsJson = False,
 ) -> None:
     """Time a training step on this machine, part by part, and compare it with what the networks alone need.
@@ -204,16 +191,7 @@ def bench(
     from msvq.config.resolve import Flags
     from msvq.preflight import bench as timing
 
-    flags = Flags(
-        recipe=recipe,
-        data=data,
-        data_root=data_root,
-        method=method,
-        backbone=backbone,
-        overrides=settings or [],
-        device=device,
-        precision=precision,
-    )
+    flags = Flags(recipe, data, data_root, method, backbone, None, settings or [], device, precision)
     report = timing.bench(flags, steps=steps, display=Display(Console(stderr=True)))
     _print_report(report, timing.show, as_json)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from msvq.cli.options import Stopped, app
 
@@ -14,43 +15,41 @@ from msvq.cli.options import Stopped, app
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A table or figure: its name, or the paper's number such as table4 or figure5. Without it: the list.",
             show_default=False,
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="paper: the paper's own settings; mini: CIFAR-10 in hours; smoke: minutes, a test.")
+        str, Option(help="paper: the paper's own settings; mini: CIFAR-10 in hours; smoke: minutes, a test.")
     ] = "mini",
     datasets: Annotated[
-        str | None, typer.Option(help="Only these, as a,b. (default: the paper's, as far as the scale has them)")
+        str | None, Option(help="Only these, as a,b. (default: the paper's, as far as the scale has them)")
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf ... (default: the paper's)"),
+        Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf ... (default: the paper's)"),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each row. (default: paper 1, mini 3, smoke 1)")] = None,
+    seeds: Annotated[int | None, Option(help="Runs of each row. (default: paper 1, mini 3, smoke 1)")] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Another length than the scale's, for every run alike; a sweep of its own.")
+        int | None, Option(help="Another length than the scale's, for every run alike; a sweep of its own.")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the named data sets are.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the data sets that are not there.")] = False,
+    data_root: Annotated[Path | None, Option(help="Where the named data sets are.")] = None,
+    download: Annotated[bool, Option("--download", help="Fetch the data sets that are not there.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Directory of the sweep; tables share its runs. (default: runs/reproduce-SCALE)")
+        Path | None, Option(help="Directory of the sweep; tables share its runs. (default: runs/reproduce-SCALE)")
     ] = None,
     known: Annotated[
-        Path | None,
-        typer.Option(help="Cells measured elsewhere, which are not trained again: the results of another sweep."),
+        Path | None, Option(help="Cells measured elsewhere, which are not trained again: the results of another sweep.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Runs at once, each in a process with its share of the processors.")] = 1,
+    jobs: Annotated[int, Option(help="Runs at once, each in a process with its share of the processors.")] = 1,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile the networks: some minutes once, then faster steps.")
+        bool, Option("--compile", help="Compile the networks: some minutes once, then faster steps.")
     ] = False,
     linear: Annotated[
-        bool,
-        typer.Option("--linear", help="The 100-epoch protocol also at a small scale, on one seed of each row."),
+        bool, Option("--linear", help="The 100-epoch protocol also at a small scale, on one seed of each row.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and the hours; train nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the cells and the hours; train nothing.")] = False,
 ) -> None:
     """Make a table or figure of the paper again, and compare it with what was published.
 

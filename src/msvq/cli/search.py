@@ -1,4 +1,4 @@
-"""Commands that use an encoder: features to a file, similar pictures, near-duplicates."""
+"""Commands that use an encoder: features to a file, similar pictures, near-duplicates, exports for other tools."""
 
 import json
 import signal
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from typer import Option
 
-from msvq.cli.options import Checkpoint, Device, Download, OwnBackbone, Root, RunPath, Source, Stopped, app
+from msvq.cli import options as opt
+from msvq.cli.options import Stopped, app
 from msvq.core.console import Display, printable
 
 if TYPE_CHECKING:
@@ -19,11 +21,9 @@ if TYPE_CHECKING:
     from msvq.search.search import Searched
 
 Split = Annotated[
-    str, typer.Option(help="all pictures, or train or test as 'msvq pretrain' would split them.", metavar="NAME")
+    str, Option(help="all pictures, or train or test as 'msvq pretrain' would split them.", metavar="NAME")
 ]
-ExactPrecision = Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")]
-Page = Annotated[Path | None, typer.Option("--html", help="Write a page with thumbnails, to open in a browser.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Page = Annotated[Path | None, Option("--html", help="Write a page with thumbnails, to open in a browser.")]
 
 SHOWN = 5  # pictures of a group that are printed
 HIGHER = (0.99, 0.995, 0.999, 0.9995)  # thresholds to try where one group holds too much
@@ -40,18 +40,18 @@ def _resumable() -> Iterator[None]:
 
 @app.command()
 def embed(
-    run: RunPath,
-    out: Annotated[Path, typer.Option(help="The file to write: .npz, .parquet or .csv.", show_default=False)],
-    data: Source = None,
-    data_root: Root = None,
+    run: opt.RunPath,
+    out: Annotated[Path, Option(help="The file to write: .npz, .parquet or .csv.", show_default=False)],
+    data: opt.Source = None,
+    data_root: opt.Root = None,
     split: Split = "all",
-    download: Download = False,
-    checkpoint: Checkpoint = "last",
-    device: Device = None,
-    precision: ExactPrecision = None,
-    backbone: OwnBackbone = None,
+    download: opt.Download = False,
+    checkpoint: opt.Checkpoint = "last",
+    device: opt.Device = None,
+    precision: opt.ExactPrecision = None,
+    backbone: opt.OwnBackbone = None,
     batch_size: Annotated[
-        int, typer.Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
+        int, Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
     ] = 256,
 ) -> None:
     """Write the features of all pictures to a file, with their names and labels.
@@ -76,22 +76,22 @@ def embed(
 
 @app.command()
 def search(
-    run: RunPath,
+    run: opt.RunPath,
     query: Annotated[
         list[str],
-        typer.Option(help="A picture to look for, or the name of one in the data. May be given again.", metavar="FILE"),
+        Option(help="A picture to look for, or the name of one in the data. May be given again.", metavar="FILE"),
     ],
-    data: Source = None,
-    data_root: Root = None,
+    data: opt.Source = None,
+    data_root: opt.Root = None,
     split: Split = "all",
-    download: Download = False,
-    top: Annotated[int, typer.Option(help="How many pictures to show.", min=1)] = 20,
+    download: opt.Download = False,
+    top: Annotated[int, Option(help="How many pictures to show.", min=1)] = 20,
     html: Page = None,
-    checkpoint: Checkpoint = "last",
-    device: Device = None,
-    precision: ExactPrecision = None,
-    backbone: OwnBackbone = None,
-    as_json: AsJson = False,
+    checkpoint: opt.Checkpoint = "last",
+    device: opt.Device = None,
+    precision: opt.ExactPrecision = None,
+    backbone: opt.OwnBackbone = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Find the pictures that are most like a query.
 
@@ -142,27 +142,27 @@ def _show_search(found: "Searched", html: Path | None) -> None:
 
 @app.command()
 def duplicates(
-    run: RunPath,
-    data: Source = None,
-    data_root: Root = None,
+    run: opt.RunPath,
+    data: opt.Source = None,
+    data_root: opt.Root = None,
     split: Split = "all",
-    download: Download = False,
+    download: opt.Download = False,
     threshold: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Cosine of two features from which pictures count as the same; 1: equal pictures only. 0.98 leaves "
             "room for copies that were resized, saved again or cut a little; an encoder that was trained for a short "
             "time sees more as the same, and needs 0.99 or more."
         ),
     ] = 0.98,
-    top: Annotated[int, typer.Option(help="How many groups to print; --out has all.", min=1)] = 20,
-    out: Annotated[Path | None, typer.Option(help="Write all groups to this .csv file.")] = None,
+    top: Annotated[int, Option(help="How many groups to print; --out has all.", min=1)] = 20,
+    out: Annotated[Path | None, Option(help="Write all groups to this .csv file.")] = None,
     html: Page = None,
-    checkpoint: Checkpoint = "last",
-    device: Device = None,
-    precision: ExactPrecision = None,
-    backbone: OwnBackbone = None,
-    as_json: AsJson = False,
+    checkpoint: opt.Checkpoint = "last",
+    device: opt.Device = None,
+    precision: opt.ExactPrecision = None,
+    backbone: opt.OwnBackbone = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Find pictures that are there more than once, as the encoder sees them.
 
@@ -185,16 +185,15 @@ def duplicates(
 
 
 def _duplicates_record(found: "Duplicates", top: int) -> dict[str, object]:
-    groups = [
-        [{"name": m.name, "class": m.class_name or None, "similarity": m.similarity} for m in group]
-        for group in found.groups[:top]
-    ]
     return {
         "pictures": found.num_pictures,
         "threshold": found.threshold,
         "skipped": len(found.skipped),
         "num_groups": len(found.groups),
-        "groups": groups,
+        "groups": [
+            [{"name": m.name, "class": m.class_name or None, "similarity": m.similarity} for m in group]
+            for group in found.groups[:top]
+        ],
     }
 
 
@@ -226,6 +225,42 @@ def _show_duplicates(found: "Duplicates", top: int, files: Iterable[Path]) -> No
         say(f"written  {path}")
     if found.skipped:
         say(_tell_skipped(found.skipped))
+
+
+@app.command()
+def export(
+    run: opt.RunPath,
+    out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
+    format: Annotated[
+        str,
+        Option(
+            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; onnx: for "
+            "ONNX Runtime and others; torchscript: for torch.jit.load."
+        ),
+    ] = "safetensors",
+    checkpoint: opt.Checkpoint = "last",
+    licence: Annotated[
+        str, Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
+    ] = "unknown",
+    backbone: opt.OwnBackbone = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
+) -> None:
+    """Write a run's encoder for other tools, with its preprocessing, a model card and an example.
+
+    It is loaded back by its own library in a fresh process first: no feature may differ by more than 0.0001.
+    Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
+    """
+    from msvq.api import load
+    from msvq.export import export_run
+
+    encoder, display = load(run, backbone=backbone), Display(Console(stderr=True))
+    done = export_run(
+        encoder, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite, display=display
+    )
+    say = Display(Console()).note
+    allowed = done.manifest["checked"]["tolerance"]
+    say(f"{format}: features differ from the run's by at most {done.max_abs_difference:.2g} (allowed: {allowed:.2g})")
+    say(f"export  {done.path}")
 
 
 def _show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

@@ -21,7 +21,7 @@ from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backb
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Flags:
     """What a command was told of the settings; None: not told."""
 
@@ -30,12 +30,12 @@ class Flags:
     data_root: str | Path | None = None
     method: str | None = None
     backbone: str | None = None
-    init: str | Path | None = None
     epochs: int | None = None
     overrides: Sequence[str] = ()  # key.path=value
-    seed: int | None = None
     device: str | None = None
     precision: str | None = None
+    init: str | Path | None = None
+    seed: int | None = None
     compile: bool | None = None
 
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:

@@ -65,7 +65,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     for timing in report["resolutions"]:
         say(
             f"{report['method']} on {report['data']}: {report['backbone']}, batches of {report['batch_size']}, "
-            f"{timing['size']} pixels, {report['device']} {report['precision']}",
+            f"{timing['size']} pixels, {report['device']} {report['precision']}"
         )
         columns = (Column(name, justify="right" if name else "left") for name in ("", "ms", "share", "pictures/s"))
         table = Table(*columns, box=box.SIMPLE, pad_edge=False)
@@ -76,7 +76,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(table)
     say(
         "The limit is the networks alone, on pictures that are there already: teachers forward, student forward and "
-        "backward. Its share tells how near the step comes to it.",
+        "backward. Its share tells how near the step comes to it."
     )
     if any(timing["share_of_limit"] > 1 for timing in report["resolutions"]):
         say("A share above 100 % means that other work disturbed the timing: try again, or with more --steps.")

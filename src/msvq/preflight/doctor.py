@@ -100,18 +100,16 @@ def _sizes(seen: Inspection, crop: int) -> dict[str, Any]:
         files = [seen.names[i] for i in seen.readable[mask]]
         return {"count": len(files), "files": files} if files else None
 
+    def tally(words: NDArray[Any]) -> dict[str, int]:
+        return dict(Counter(sorted(words.tolist())).most_common())
+
     return {
         **{name: [int(width[order[i]]), int(height[order[i]])] if len(order) else None for name, i in places.items()},
-        "formats": _tally(records["format"]),
-        "modes": _tally(records["mode"]),
+        "formats": tally(records["format"]),
+        "modes": tally(records["mode"]),
         "smaller_than_crop": chosen(shorter < crop),
         "extreme": chosen(longer > EXTREME * shorter),
     }
-
-
-def _tally(values: NDArray[Any]) -> dict[str, int]:
-    words, counts = np.unique(values, return_counts=True)
-    return {str(words[i]): int(counts[i]) for i in np.argsort(-counts, kind="stable")}
 
 
 def _paired(seen: Inspection, copies: Copies) -> dict[str, Any]:
@@ -271,16 +269,15 @@ def _labels(report: Report) -> Iterator[Finding]:
         )
         return
     pictures = classes["pictures"].items()
-    lonely = [f"{name}: {num}" for name, num in pictures if num < 2]
-    small = [f"{name}: {num}" for name, num in pictures if 2 <= num < FEW_OF_A_CLASS]
-    advice = "add pictures, or remove the class: it can hardly be recognised"
-    too_few = "with fewer than {} readable training pictures"
-    if lonely:
-        sentence = f"{_count(len(lonely), 'class', 'classes')} {too_few.format(2)}"
-        yield Finding("lonely-classes", "hurts", sentence, advice, lonely)
-    if small:
-        sentence = f"{_count(len(small), 'class', 'classes')} {too_few.format(FEW_OF_A_CLASS)}"
-        yield Finding("small-classes", "note", sentence, advice, small)
+    kinds: Sequence[tuple[str, Literal["hurts", "note"], int, int]] = (
+        ("lonely-classes", "hurts", 0, 2),
+        ("small-classes", "note", 2, FEW_OF_A_CLASS),
+    )
+    for kind, severity, least, limit in kinds:
+        if few := [f"{name}: {num}" for name, num in pictures if least <= num < limit]:
+            sentence = f"{_count(len(few), 'class', 'classes')} with fewer than {limit} readable training pictures"
+            advice = "add pictures, or remove the class: it can hardly be recognised"
+            yield Finding(kind, severity, sentence, advice, few)
     if classes["imbalance"] is not None and classes["imbalance"] > IMBALANCE:
         yield Finding(
             "imbalance",

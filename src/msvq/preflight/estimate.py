@@ -72,9 +72,8 @@ class Memory:
 
     def with_batch(self, share: float) -> int:
         """About what is needed if only this share of the batch is held at once."""
-        step = max(0, self.peak - self.before - self.fixed)
         base = self.before + self.fixed
-        return self.unheld + max(base + int(share * step), base + self.evaluation)
+        return self.unheld + base + max(int(share * max(0, self.peak - base)), self.evaluation)
 
 
 @dataclass(frozen=True)

@@ -50,17 +50,13 @@ def available_memory(device: torch.device) -> int | None:
     """Bytes that this process may hold in all, with what it holds now. None if the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    known = [bound for bound in (_free_memory(), group_limit()) if bound is not None]
-    return min(known) if known else None
-
-
-def _free_memory() -> int | None:
-    if (free := _read_bytes("/proc/meminfo", "MemAvailable")) is not None:
-        return free + (_read_bytes(STATUS, "VmRSS") or 0)
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
+    free = _read_bytes("/proc/meminfo", "MemAvailable")
+    if free is not None:
+        free += held_memory(device)
+    else:
+        with suppress(AttributeError, ValueError, OSError):
+            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((bound for bound in (free, group_limit()) if bound is not None), default=None)
 
 
 def group_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:

@@ -2,9 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config.resolve import Flags, recipe_names
-from msvq.config.settings import Settings
+from msvq.config.resolve import Flags
 from msvq.core.console import Display
-from msvq.core.errors import BadInput
 from msvq.core.files import packs
 from msvq.data.sources import is_path
 from msvq.preflight.bench import check_steps
-from msvq.preflight.estimate import ROOM, Estimate, Memory, estimate
+from msvq.preflight.estimate import ROOM, Estimate, Memory, Time, estimate
 from msvq.preflight.machine import free_disk
 
-TRIAL_STEPS = 2  # of another setting that is proposed
 TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "device", "precision")  # flags of a command
-NARROW = 16  # width that is proposed
 LONG = 12 * 3600.0  # seconds: longer than a night
 MUCH, LITTLE = 0.1, 0.05  # of the time, for evaluation or for decoding
 WORTH_A_LINE = 600.0  # seconds that advice should save
@@ -41,59 +35,30 @@ def plan(
 ) -> dict[str, Any]:
     """Plan a run, as plain values. `memory`: bytes instead of the machine's."""
     check_steps(steps)
-
-    def estimate_with(flags: Flags, steps: int, what: str = "") -> Estimate:
-        settings = flags.settings()
-        keep = flags.kept(settings)
-        return estimate(settings, steps=steps, display=display or Display(), keep=keep, memory=memory, what=what)
-
-    needs = estimate_with(flags, steps)
+    settings = flags.settings()
+    keep = flags.kept(settings)
+    needs = estimate(settings, steps=steps, display=display or Display(), keep=keep, memory=memory)
     disk = {"free_for_run": free_disk(Path(out or "runs")), "free_for_pack": free_disk(packs())}
-
-    def alternatives() -> dict[str, Estimate]:
-        """Other settings, tried: costs time, so only if this run is too much."""
-        found = {}
-        for words, other in _other_flags(flags, needs.settings).items():
-            with suppress(BadInput):  # they do not go together
-                found[words] = estimate_with(other, TRIAL_STEPS, f" with {words}")
-        return found
-
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     return {
         **needs.facts,
         "seconds": {**asdict(needs.time), "total": needs.time.total},
         "memory": {**memory_needs, "available": needs.available},
         "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
-        "advice": advise(needs, alternatives, **disk),
+        "advice": advise(needs, **disk),
         "command": pretrain_command(flags, out, download=needs.absent),
         "notes": list(needs.notes),
     }
 
 
-def _other_flags(flags: Flags, settings: Settings) -> dict[str, Flags]:
-    """Flags of a smaller run, by the words that ask for it."""
-    found = {}
-    if "fast" in recipe_names() and flags.recipe != "fast":
-        found["--recipe fast"] = replace(flags, recipe="fast", data=settings.data.source)
-    if settings.backbone.is_resnet and settings.backbone.width > NARROW:
-        setting = f"backbone.width={NARROW}"
-        found[f"--set {setting}"] = replace(flags, overrides=[*flags.overrides, setting])
-    return found
-
-
-def advise(
-    needs: Estimate, alternatives: Callable[[], dict[str, Estimate]], *, free_for_run: int, free_for_pack: int
-) -> list[str]:
-    """Lines that say what does not fit or takes long, and what helps.
-
-    `alternatives`: other flags that were tried, and what a run with them needs; asked only if something is too much.
-    """
+def advise(needs: Estimate, *, free_for_run: int, free_for_pack: int) -> list[str]:
+    """Lines that say what does not fit or takes long, and what helps."""
     memory, there, time = needs.memory, needs.available, needs.time
-    short = memory is not None and there is not None and memory.needed > ROOM * there
-    tried = alternatives() if short or time.total > LONG else {}
-    lines = _hold_less(needs, memory, there, tried) if short and memory and there is not None else []
+    lines = []
+    if memory is not None and there is not None and memory.needed > ROOM * there:
+        lines += _hold_less(needs, memory, there)
     if time.total > LONG:
-        lines += _be_done_sooner(needs, tried)
+        lines.append(_be_done_sooner(time))
     if time.evaluation > MUCH * time.total and time.evaluation > WORTH_A_LINE:
         every = needs.settings.evaluate.every * max(2, math.ceil(time.evaluation / (LITTLE * time.total)))
         saved = time.evaluation * (1 - needs.settings.evaluate.every / every)
@@ -117,41 +82,27 @@ def advise(
     return lines or ["It fits."]
 
 
-def _hold_less(needs: Estimate, memory: Memory, there: int, tried: dict[str, Estimate]) -> list[str]:
+def _hold_less(needs: Estimate, memory: Memory, there: int) -> list[str]:
     start = f"memory: {gigabytes(memory.needed)} needed, {gigabytes(there)} there"
-    batch, now = needs.settings.train.batch_size, needs.settings.train.accumulate
-    lines = []
     parts = next((num for num in needs.divisions if memory.with_batch(1 / num) <= ROOM * there), None)
-    if parts is not None:
-        held = gigabytes(memory.with_batch(1 / parts))
-        lines = [
-            f"{start}: --set train.accumulate={parts * now} holds 1/{parts} of a step at once, some {held}",
-            f"{start}: --set train.batch_size={batch // parts} needs some {held}, and learns differently",
-        ]
-    lines += [
-        f"{start}: {flags} needs {gigabytes(other.memory.needed)} (measured)"
-        for flags, other in tried.items()
-        if other.memory and other.memory.needed <= ROOM * there
+    if parts is None:
+        way_out = "no part of a batch fits; lower data.limit, data.size or backbone.width, or use another machine"
+        return [f"{start}: {way_out}"]
+    held, train = gigabytes(memory.with_batch(1 / parts)), needs.settings.train
+    return [
+        f"{start}: --set train.accumulate={parts * train.accumulate} holds 1/{parts} of a step at once, some {held}",
+        f"{start}: --set train.batch_size={train.batch_size // parts} needs some {held}, and learns differently",
     ]
-    way_out = "no part of a batch fits; lower data.limit, data.size or backbone.width, or use another machine"
-    return lines or [f"{start}: {way_out}"]
 
 
-def _be_done_sooner(needs: Estimate, tried: dict[str, Estimate]) -> list[str]:
-    time = needs.time
+def _be_done_sooner(time: Time) -> str:
     start = f"{time.epochs} epochs take {duration(time.total)}"
-    lines = [
-        f"{start}: {flags} takes {duration(other.time.total)}, "
-        f"{time.total / other.time.total:.1f} times as fast (measured)"
-        for flags, other in tried.items()
-        if other.time.total < 0.8 * time.total
-    ]
     packing = time.packing or 0.0  # all else is in proportion to the epochs
     fewer = {num: packing + (time.total - packing) * num / time.epochs for num in EPOCHS if num < time.epochs}
-    if fewer:
-        num = next((num for num, seconds in fewer.items() if seconds <= LONG), min(fewer))
-        lines.append(f"{start}: --epochs {num} takes {duration(fewer[num])}")
-    return lines or [f"{start}, and there is no shorter way on this machine"]
+    if not fewer:
+        return f"{start}, and there is no shorter way on this machine"
+    num = next((num for num, seconds in fewer.items() if seconds <= LONG), min(fewer))
+    return f"{start}: --epochs {num} takes {duration(fewer[num])}"
 
 
 def pretrain_command(flags: Flags, out: str | Path | None, *, download: bool) -> str:
@@ -171,7 +122,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     pictures, seconds, memory, disk = (report[key] for key in ("pictures", "seconds", "memory", "disk"))
     say(
         f"{report['method']} on {report['data']}: {pictures['train']:,} pictures, {report['backbone']}, batches of "
-        f"{report['batch_size']}, {report['device']} {report['precision']}",
+        f"{report['batch_size']}, {report['device']} {report['precision']}"
     )
     table = Table("", "needs", "there is", box=box.SIMPLE, pad_edge=False)
     for row in seconds["resolutions"]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
 from statistics import median
 from typing import Any, NamedTuple, cast
@@ -61,10 +61,10 @@ class Clock:
         self._account()
         self._running[0] = part
 
-    def call(self, part: str, call: Call) -> None:
+    def call(self, part: str, network: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         """A network begins; one inside another is a part of it."""
         if TEACH not in self._running and LEARN not in self._running:
-            self.calls[-1].append(call)
+            self.calls[-1].append(Call(network, inputs, options, torch.is_grad_enabled()))
         self.begin(part)
 
     def _account(self) -> None:
@@ -165,11 +165,8 @@ def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
         undo.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
         undo.callback(module.register_forward_hook(end).remove)
 
-    def watch_network(module: nn.Module, part: str) -> None:
-        def begin(network: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-            clock.call(part, Call(network, inputs, options, torch.is_grad_enabled()))
-
-        watch(module, begin, lambda *_: clock.end())
+    def network_ends(*_: Any) -> None:
+        clock.end()
 
     def method_begins(*_: Any) -> None:
         clock.begin(LOSS)
@@ -191,10 +188,10 @@ def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
 
     with undo:
         for student in students(trainer.method):
-            watch_network(student, LEARN)
+            watch(student, partial(clock.call, LEARN), network_ends)
         for teacher in trainer.method.modules():
             if isinstance(teacher, Teacher):
-                watch_network(teacher, TEACH)
+                watch(teacher, partial(clock.call, TEACH), network_ends)
                 vars(teacher)["ema_update"] = timed(FOLLOW, teacher.ema_update)  # on the instance, above the class's
                 undo.callback(vars(teacher).pop, "ema_update")
         watch(trainer.method, method_begins, method_ends)

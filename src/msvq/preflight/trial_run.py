@@ -73,14 +73,8 @@ def open_trial(settings: Settings, display: Display, *, keep: Sequence[str] | No
         with closing(data.dataset), tempfile.TemporaryDirectory(prefix="msvq-") as folder:
             device = resolve_device(settings.train.device)
             settings, method, loader, notes = prepare(settings, data.dataset, device, keep)
-            trainer = Trainer(
-                method,
-                loader,
-                make_augment(settings, data.dataset),
-                settings.train,
-                directory=Path(folder),
-                precision=settings.train.precision,
-            )
+            augment, precision = make_augment(settings, data.dataset), settings.train.precision
+            trainer = Trainer(method, loader, augment, settings.train, directory=Path(folder), precision=precision)
             yield Trial(settings, data, trainer, [*([data.note] if data.note else []), *notes])
 
 

@@ -14,7 +14,7 @@ from msvq.data.sources.base import ImageSource, Positions
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, Match, open_index
 from msvq.search.inputs import Inputs
-from msvq.search.page import ENDINGS, Group, make_thumbnails, match_cells, write_page
+from msvq.search.page import ENDINGS, Group, make_thumbnails, write_page
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this
@@ -120,7 +120,7 @@ def find_duplicates(
 ) -> Duplicates:
     """Groups of pictures whose features have a cosine of at least `threshold`.
 
-    `out` is a .csv of all groups, `html` a page of the first.
+    `out` is a .csv of all groups, a row per picture, and `html` a page of the first.
     """
     display = display or Display()
     if not 0 < threshold <= 1:
@@ -133,7 +133,12 @@ def find_duplicates(
         links = link(index.features, threshold, encoder.device, advance)
     found = Duplicates(_groups(index, links), len(index), threshold, index.left_out)
     if out is not None:
-        write_text(out, _as_csv(found))
+        rows = [
+            (number, match.name, match.class_name, f"{match.similarity:.6f}", match.other)
+            for number, group in enumerate(found.groups, start=1)
+            for match in group
+        ]
+        write_text(out, to_csv([("group", "file", "class", "similarity", "nearest"), *rows]))
     if html is not None:
         _write_html(html, source, found)
     return found
@@ -156,27 +161,16 @@ def _groups(index: Index, links: Links) -> tuple[tuple[Match, ...], ...]:
     return tuple(tuple(map(match, rows)) for rows in ranked)
 
 
-def _as_csv(found: Duplicates) -> str:
-    """A row per picture: the number of its group, its name and class, and the similarity to its nearest."""
-    rows = [
-        (number, match.name, match.class_name, f"{match.similarity:.6f}", match.other)
-        for number, group in enumerate(found.groups, start=1)
-        for match in group
-    ]
-    return to_csv([("group", "file", "class", "similarity", "nearest"), *rows])
-
-
 def _write_html(path: Path, source: ImageSource, found: Duplicates) -> None:
-    chosen = [group[:PAGE_PICTURES] for group in found.groups[:PAGE_GROUPS]]
-    thumbnails = make_thumbnails(source, (match.position for group in chosen for match in group))
     groups = []
-    for number, (group, shown) in enumerate(zip(found.groups, chosen, strict=False), start=1):
-        more = f"The first {len(shown):,} of them." if len(shown) < len(group) else ""
-        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, match_cells(shown, thumbnails)))
+    for number, group in enumerate(found.groups[:PAGE_GROUPS], start=1):
+        more = f"The first {PAGE_PICTURES:,} of them." if len(group) > PAGE_PICTURES else ""
+        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, group[:PAGE_PICTURES]))
+    thumbnails = make_thumbnails(source, (match.position for group in groups for match in group.matches))
     first = f" The first {PAGE_GROUPS} groups are shown." if len(found.groups) > PAGE_GROUPS else ""
     sentence = (
         f"{found.num_members:,} of {found.num_pictures:,} pictures in {source.title} are in {len(found.groups):,} "
         f"groups. Below each stands the cosine of its features with those of its nearest, at least "
         f"{found.threshold:g}; 1 is the same to the encoder.{first}"
     )
-    write_page(path, "Near-duplicates", sentence, groups)
+    write_page(path, "Near-duplicates", sentence, groups, thumbnails)

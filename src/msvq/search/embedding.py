@@ -96,13 +96,8 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
         try_again = may_pass(shards.skipped)
         if not try_again:
             shards.remove()
-    return Written(
-        num=len(kept),
-        feature_dim=encoder.feature_dim,
-        skipped=skipped,
-        skipped_path=listing if skipped else None,
-        shards=folder if try_again else None,
-    )
+    listed, again = listing if skipped else None, folder if try_again else None
+    return Written(len(kept), encoder.feature_dim, skipped, skipped_path=listed, shards=again)
 
 
 def embed_images(

@@ -75,34 +75,27 @@ def write_npz(file: BinaryIO, table: Table, advance: Advance) -> None:
                 advance(len(block))
 
         def names() -> Iterator[list[str]]:
-            for start in range(0, num, BLOCK):
-                yield table.names(start, start + BLOCK)
+            return (table.names(start, start + BLOCK) for start in range(0, num, BLOCK))
 
         add("features", np.dtype("<f4"), (num, table.feature_dim), features())
         longest = max((len(name) for block in names() for name in block), default=1)
         kind = np.dtype(f"<U{max(longest, 1)}")
         add("names", kind, (num,), (np.array(block, kind) for block in names()))
-        add("labels", np.dtype("<i8"), (num,), iter([table.labels]))
-        words = np.array(table.class_names, dtype=str)
-        add("class_names", words.dtype, words.shape, iter([words]))
-        about = np.array(json.dumps(table.about))
-        add("about", about.dtype, (), iter([about]))
+        words, about = np.array(table.class_names, dtype=str), np.array(json.dumps(table.about))
+        for name, array in (("labels", table.labels.astype("<i8")), ("class_names", words), ("about", about)):
+            add(name, array.dtype, array.shape, iter([array]))
 
 
 def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
     """A row per picture: file, label, class, f0, f1 ... with nine digits, which is every bit of a float32."""
-    titles = ["file", "label", "class", *(f"f{i}" for i in range(table.feature_dim))]
-    file.write((",".join(titles) + "\n").encode())
-    numbers = ",%.9g" * table.feature_dim + "\n"
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["file", "label", "class", *(f"f{i}" for i in range(table.feature_dim))])
     for features, names, labels, words in table.blocks():
-        text = io.StringIO(newline="")
-        write = csv.writer(text, lineterminator="\n").writerow
-        for row, name, label, word in zip(features, names, labels, words, strict=True):
-            write([name, label, word])
-            text.seek(text.tell() - 1)  # the numbers take the place of the end of the line
-            text.write(numbers % tuple(row.tolist()))
-        file.write(text.getvalue().encode())
+        for row, *about in zip(features.tolist(), names, labels, words, strict=True):
+            writer.writerow([*about, *(f"{number:.9g}" for number in row)])
         advance(len(features))
+    text.detach()  # the file stays open
 
 
 def write_parquet(file: BinaryIO, table: Table, advance: Advance) -> None:

@@ -123,11 +123,7 @@ def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache) -> Non
         target.flush()
         names = Names.of(source.names)
         stamps = np.full((len(source), 2), -1) if source.size_mtime is None else source.size_mtime
-        manifest = {
-            "origin": printable(source.origin),
-            "encoder": encoder.key,
-            "skipped": sorted(skipped.items()),
-        }
+        manifest = {"origin": printable(source.origin), "encoder": encoder.key, "skipped": sorted(skipped.items())}
         return manifest, {"kept.i64": kept, "stamps.i64": stamps, "bounds.i64": names.bounds, "names.u8": names.blob}
 
     cache.write(fill)

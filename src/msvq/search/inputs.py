@@ -64,12 +64,5 @@ class Inputs:
 
 def open_files(paths: Sequence[Path]) -> FileImages:
     """Single files as a source: they need not be in the one that is searched."""
-    num = len(paths)
-    return FileImages(
-        origin="",
-        root="",
-        names=list(map(str, paths)),
-        labels=np.full(num, -1),
-        num_train=num,
-        size_mtime=np.full((num, 2), -1),
-    )
+    names, stamps = list(map(str, paths)), np.full((len(paths), 2), -1)
+    return FileImages(origin="", root="", names=names, labels=stamps[:, 0], num_train=len(names), size_mtime=stamps)

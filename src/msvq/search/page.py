@@ -34,29 +34,14 @@ Thumbnails = dict[int, Thumbnail]  # by positions in a source
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One picture on the page, and what stands below it."""
-
-    thumbnail: Thumbnail
-    name: str
-    note: str
-    class_name: str = ""
-    title: str = ""  # the whole name, where `name` is not
-
-
-@dataclass(frozen=True)
 class Group:
     """Pictures that belong together, perhaps with the one that they were found by."""
 
     title: str
     sentence: str
-    cells: Sequence[Cell]
-    lead: Cell | None = None
-
-
-def match_cells(matches: Iterable[Match], thumbnails: Thumbnails) -> list[Cell]:
-    """Pictures with their cosines."""
-    return [Cell(thumbnails[m.position], m.name, f"{m.similarity:.3f}", m.class_name) for m in matches]
+    matches: Sequence[Match]
+    query: str = ""
+    thumbnail: Thumbnail | None = None  # of the query
 
 
 def make_thumbnails(source: ImageSource, positions: Iterable[int]) -> Thumbnails:
@@ -87,8 +72,10 @@ def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
     return Thumbnail(data_address(np.asarray(image), QUALITY), 0 < size < SMALL)
 
 
-def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group]) -> None:
+def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> None:
     """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
+    environment = templates("search")
+    environment.filters |= {"printable": printable, "basename": lambda name: Path(name).name}
     style = resource("page.css") + resource("page.css", "search")
-    page = templates("search").get_template("page.html")
-    write_text(path, page.render(title=title, sentence=sentence, groups=groups, style=style))
+    facts = {"title": title, "sentence": sentence, "groups": groups, "thumbnails": thumbnails, "style": style}
+    write_text(path, environment.get_template("page.html").render(facts))

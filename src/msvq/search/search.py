@@ -16,7 +16,7 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
-from msvq.search.page import ENDINGS, Cell, Group, make_thumbnails, match_cells, write_page
+from msvq.search.page import ENDINGS, Group, make_thumbnails, write_page
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 
@@ -78,7 +78,8 @@ def search(
     inputs.check_output("--html", html, ENDINGS)
     encoder, source = inputs.open(display)
     asked = [_find(str(query), source) for query in queries]
-    file_features = _embed_files(_files(asked), encoder)
+    files = list(dict.fromkeys(query for query in asked if isinstance(query, Path)))
+    file_features = _embed_files(files, encoder)
     index = open_index(source, encoder, display)
     features = [file_features[q] if isinstance(q, Path) else _indexed_feature(q, index) for q in asked]
     with display.busy("searching"):
@@ -88,7 +89,7 @@ def search(
         hits = (index.match(row, score, query) for score, row in zip(*found, strict=True))
         answers.append(Answer(query, tuple(hits)))
     if html is not None:
-        _write_html(html, index, asked, answers)
+        _write_html(html, index, asked, files, answers)
     return Searched(tuple(answers), len(index), index.left_out)
 
 
@@ -105,10 +106,6 @@ def _find(query: str, source: ImageSource) -> Path | int:
             return shown[0]
         kind = "is a folder" if query and path.is_dir() else "is no file, nor the name of a picture there"
         raise BadInput(f"--query {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
-
-
-def _files(asked: Sequence[Path | int]) -> list[Path]:
-    return list(dict.fromkeys(query for query in asked if isinstance(query, Path)))
 
 
 def _embed_files(paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
@@ -129,19 +126,18 @@ def _indexed_feature(position: int, index: Index) -> NDArray[np.float32]:
     return np.array(index.features[np.searchsorted(index.kept, position)])
 
 
-def _write_html(path: Path, index: Index, asked: Sequence[Path | int], answers: Sequence[Answer]) -> None:
+def _write_html(
+    path: Path, index: Index, asked: Sequence[Path | int], files: Sequence[Path], answers: Sequence[Answer]
+) -> None:
     named = [query for query in asked if isinstance(query, int)]
     thumbnails = make_thumbnails(index.source, [*(hit.position for a in answers for hit in a.hits), *named])
-    files = _files(asked)
     file_thumbnails = make_thumbnails(open_files(files), range(len(files)))
     groups = []
     for query, answer in zip(asked, answers, strict=True):
-        short = Path(answer.query).name
         thumbnail = thumbnails[query] if isinstance(query, int) else file_thumbnails[files.index(query)]
-        lead = Cell(thumbnail, short, "query", title=answer.query)
-        groups.append(Group(f"Most like {short}", "", match_cells(answer.hits, thumbnails), lead))
+        groups.append(Group(f"Most like {Path(answer.query).name}", "", answer.hits, answer.query, thumbnail))
     sentence = (
         f"The most similar of {len(index):,} pictures in {index.source.title}, by the cosine of their features: 1 is "
         f"the same to the encoder, and it sees the square in the middle that is shown here."
     )
-    write_page(path, "Similar pictures", sentence, groups)
+    write_page(path, "Similar pictures", sentence, groups, thumbnails)
