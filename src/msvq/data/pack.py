@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,22 +140,17 @@ def _to_pack(content: Content, side: int, total: int, max_skipped: float) -> Pac
 
 
 def _decode_all(
-    items: "EncodedSource",
-    file: Path | None,
-    side: int,
-    max_skipped: float,
-    num_workers: int | None,
-    advance: Advance,
+    items: "EncodedSource", file: Path | None, side: int, max_skipped: float, num_workers: int | None, advance: Advance
 ) -> tuple[Manifest, NDArray[np.int64]]:
     """Decode all items, into the rows of a file if one is given; what to write down about them, and which are good."""
     skipped: list[tuple[str, str]] = []
     reasons: Counter[str] = Counter()
     kept: list[int] = []
     digest = hashlib.sha256()
-    workers, start = Workers(num_workers), 0
+    start = 0
     task: Task = "check" if file is None else "pack"
     portions = chunked(items, range(len(items)), _portion(items, side))
-    try:
+    with closing(Workers(num_workers)) as workers:
         for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
             for index in range(len(result.rows)):
                 if (reason := result.reasons.get(index)) is None:
@@ -167,8 +163,6 @@ def _decode_all(
             if len(skipped) > max_skipped * len(items):
                 check_skipped(len(skipped), start, max_skipped, reasons, first=start < len(items))
             advance(len(result.rows))
-    finally:
-        workers.close()
     if not kept:
         check_skipped(len(skipped), len(items), max_skipped, reasons)
     manifest = {"pictures": len(kept), "skipped": skipped, "digest": digest.hexdigest()[:32]}

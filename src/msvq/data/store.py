@@ -55,7 +55,7 @@ class ImageSplit:
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    names: Names | None = None  # of the files of `images`, where they have some
+    names: Sequence[str] | None = None  # of the files of `images`, where they have some
     rows: NDArray[np.int64] | None = None  # which of `images` they are; None: all, in order
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -218,19 +219,13 @@ class EncodedSource(ImageSource):
         if workers == 0:
             yield from (perform("decode", chunk, side) for chunk in chunks)
             return
-        pool = Workers(workers)
-        try:
+        with closing(Workers(workers)) as pool:
             yield from pool.map("decode", chunks, side=side)
-        finally:
-            pool.close()
 
     def examined(self, workers: int | None = None) -> Generator[Result]:
         """Records of all pictures, by worker processes."""
-        pool = Workers(workers)
-        try:
+        with closing(Workers(workers)) as pool:
             yield from pool.map("examine", chunked(self, range(len(self))))
-        finally:
-            pool.close()
 
     def bytes_to_pack(self, side: int) -> int:
         """0 if they lie in the cache already."""
@@ -255,7 +250,7 @@ class EncodedSource(ImageSource):
         else:
             max_lost = max(0, int(settings.max_skipped * len(self)) - len(pack.skipped))
             stream = DecodingStream(self, side=plan.side, max_lost=max_lost, num_workers=settings.workers)
-            pictures = StreamedSplit(stream, self.labels[pack.kept], rows=np.asarray(pack.kept))
+            pictures = StreamedSplit(stream, self.labels[pack.kept], self.names, rows=np.asarray(pack.kept))
         notes = list(self.notes)
         if pack.skipped:
             notes.append(
@@ -274,7 +269,7 @@ class EncodedSource(ImageSource):
         rows, stream = np.arange(len(self)), None
         if plan.settings.mode == "stream":
             stream = DecodingStream(self, side=plan.side, max_lost=len(self), num_workers=plan.settings.workers)
-            pictures: ImageSplit = StreamedSplit(stream, self.labels, rows=rows)
+            pictures: ImageSplit = StreamedSplit(stream, self.labels, self.names, rows=rows)
         else:
             pictures = ImageSplit(made_up, self.labels, rows=rows % len(made_up))
         return self._dataset(plan, pictures, self.num_train, self.num_labelled, notes=self.notes, stream=stream)

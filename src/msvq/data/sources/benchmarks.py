@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,12 +165,11 @@ def read_cifar(name: str, path: Path) -> ArrayImages:
 class _ArraysOnly(pickle.Unpickler):
     """Reads plain containers and numpy arrays. Anything else that a pickle could call is refused."""
 
-    ALLOWED = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct", "_codecs.encode")
-    ALLOWED += ("numpy.ndarray", "numpy.dtype")
+    ALLOWED = re.compile(r"numpy\._?core\.multiarray\._reconstruct|numpy\.(ndarray|dtype)|_codecs\.encode")
 
     def find_class(self, module: str, name: str) -> Any:
         """Resolve a name, if it is one that an array needs."""
-        if f"{module}.{name}" not in self.ALLOWED:
+        if not self.ALLOWED.fullmatch(f"{module}.{name}"):
             raise pickle.UnpicklingError(f"{module}.{name} is not part of a picture")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 

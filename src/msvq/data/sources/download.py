@@ -84,10 +84,8 @@ def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = F
             temporary.mkdir()
             _extract(path, temporary, display)
             if not (temporary / archive.folder).is_dir():
-                raise _damaged(path, f"it holds no {archive.folder}")
+                raise ValueError(f"it holds no {archive.folder}")
             (temporary / archive.folder).rename(target)
-        except BadInput:
-            raise
         except DAMAGE as error:
             raise _damaged(path, str(error) or "it ends early") from None
         finally:
