@@ -133,10 +133,14 @@ def _to_pack(content: Content, side: int, total: int, max_skipped: float) -> Pac
     """The pack, if not too many of all its pictures were skipped."""
     manifest, arrays = content
     skipped = _skipped(manifest)
-    check_skipped(len(skipped), total, max_skipped, Counter(reason for _, reason in skipped))
+    check_skipped(len(skipped), total, max_skipped, _count(skipped))
     images = arrays[PIXELS].reshape(-1, side, side, 3) if PIXELS in arrays else None
     names = Names(arrays["names.u8"], arrays["bounds.i64"])
     return Pack(images, arrays["kept.i64"], names, skipped, manifest["digest"])
+
+
+def _count(skipped: Iterable[tuple[str, str]]) -> Counter[str]:
+    return Counter(reason for _, reason in skipped)
 
 
 def _decode_all(
@@ -144,7 +148,6 @@ def _decode_all(
 ) -> tuple[Manifest, NDArray[np.int64]]:
     """Decode all items, into the rows of a file if one is given; what to write down about them, and which are good."""
     skipped: list[tuple[str, str]] = []
-    reasons: Counter[str] = Counter()
     kept: list[int] = []
     digest = hashlib.sha256()
     start = 0
@@ -158,13 +161,12 @@ def _decode_all(
                     digest.update(result.contents[index * HASH_BYTES : (index + 1) * HASH_BYTES])
                 else:
                     skipped.append((os.fsencode(items.names[start + index]).hex(), reason))
-                    reasons[reason] += 1
             start += len(result.rows)
             if len(skipped) > max_skipped * len(items):
-                check_skipped(len(skipped), start, max_skipped, reasons, first=start < len(items))
+                check_skipped(len(skipped), start, max_skipped, _count(skipped), first=start < len(items))
             advance(len(result.rows))
     if not kept:
-        check_skipped(len(skipped), len(items), max_skipped, reasons)
+        check_skipped(len(skipped), len(items), max_skipped, _count(skipped))
     manifest = {"pictures": len(kept), "skipped": skipped, "digest": digest.hexdigest()[:32]}
     return manifest, np.array(kept, np.int64)
 

@@ -162,10 +162,8 @@ class ImageDataset:
             self.stream.workers.close()
 
 
-def random_subset(num: int, limit: int | None) -> NDArray[np.int64]:
-    """Indices of a fixed random `limit` of so many pictures, in order; of all of them if there is no limit."""
-    if limit is None or limit >= num:
-        return np.arange(num)
+def random_subset(num: int, limit: int) -> NDArray[np.int64]:
+    """Indices of a fixed random `limit` of so many pictures, in order."""
     return np.sort(np.random.default_rng(FIXED_SEED).permutation(num)[:limit])
 
 

@@ -87,8 +87,7 @@ class StreamedSplit(ImageSplit):
 
     def _whole(self, parts: list[Result], batch: NDArray[np.int64]) -> Batch:
         images = np.concatenate([part.rows for part in parts])
-        starts = np.cumsum([0, *(len(part.rows) for part in parts)])
-        bad = {int(s) + i: why for s, part in zip(starts[:-1], parts, strict=True) for i, why in part.reasons.items()}
+        bad = {n * PIECE + i: why for n, part in enumerate(parts) for i, why in part.reasons.items()}
         batch = batch.copy() if bad else batch
         for place, reason in bad.items():
             self.images.lose(int(self.rows[batch[place]]), reason)

@@ -152,7 +152,6 @@ class Workers:
             if worker.process.poll() is None:
                 return worker
             self._started.remove(worker)
-            worker.end()
 
 
 def available_cores() -> int:
@@ -181,7 +180,6 @@ class _Worker:
             self.process.stdin.flush()
             result: Result | OSError = pickle.load(self.process.stdout)  # of our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # ValueError: closed meanwhile
-            self.end()
             return None
         if isinstance(result, OSError):
             raise result
@@ -211,6 +209,7 @@ class _Started:
             return self.workers[-1]
 
     def remove(self, worker: _Worker) -> None:
+        worker.end()
         with self._lock:
             if not self._ended:
                 self.workers.remove(worker)

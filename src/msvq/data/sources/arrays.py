@@ -110,17 +110,9 @@ class ArrayImages(ImageSource):
         for images in (images for part in (self.train, self.test) for images in part.batches_in_order(256)):
             yield Result(np.array([record_of(pixels) for pixels in images], IMAGE_RECORD), {})
 
-    def bytes_to_pack(self, side: int) -> int:
-        """Arrays are not packed."""
-        return 0
-
     def open(self, plan: DataPlan, display: Display) -> ImageDataset:
         """As a data set, in memory or mapped."""
         return plan.dataset(self.train, self.labelled, self.test, class_names=self.class_names, notes=self.notes)
-
-    def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
-        """As they are."""
-        return self.open(plan, Display())
 
 
 def read_arrays(path: Path, *, use_labels: bool = True, keep_all: bool = False) -> ArrayImages:
