@@ -152,9 +152,7 @@ def _is_cut(error: Exception) -> bool:
 def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str], *, first: bool = False) -> None:
     """Raise if more pictures cannot be read than the settings allow; `first`: there are more than these."""
     if num > max_skipped * total or num == total:
-        kinds: Counter[str] = Counter()
-        for reason, count in reasons.items():
-            kinds[reason.partition(":")[0]] += count
+        kinds = Counter(reason.partition(":")[0] for reason in reasons.elements())
         why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
         if num <= max_skipped * total:
             raise BadInput(f"none of the {total:,} pictures can be read ({why}); 'msvq doctor' lists them")

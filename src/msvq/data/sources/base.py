@@ -172,10 +172,10 @@ class EncodedSource(ImageSource):
 
     def arranged(self) -> Self:
         """In the order of training: with a label, without one, test; of which a tenth is held out if there is none."""
-        is_test, labels, notes = np.arange(len(self)) >= self.num_train, self.labels, list(self.notes)
         if not self.num_train:
             raise BadInput(f"there are no pictures to learn from in {self.root!r}")
-        kept = ~is_test
+        is_test, labels, notes = np.arange(len(self)) >= self.num_train, self.labels, list(self.notes)
+        kept = ~is_test | (labels >= 0)
         if self.class_names and not (labels[is_test] >= 0).any():
             if is_test.any():
                 notes.append(f"the {int(is_test.sum()):,} test pictures have no labels: they are left out")
@@ -184,10 +184,8 @@ class EncodedSource(ImageSource):
                 f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"
             )
             is_test = np.isin(np.arange(len(self)), held_out)
-        else:
-            kept |= labels >= 0
-            if left_out := int((~kept).sum()):
-                notes.append(f"{left_out:,} test pictures without a known class are left out")
+        elif left_out := int((~kept).sum()):
+            notes.append(f"{left_out:,} test pictures without a known class are left out")
         order = np.argsort(np.where(is_test, 2, np.where(labels >= 0, 0, 1)), kind="stable")
         chosen = order[kept[order]]
         return replace(self.select(chosen), num_train=int((~is_test[chosen]).sum()), notes=tuple(notes))

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import downloads
 from msvq.data.sources.arrays import ArrayImages
 from msvq.data.sources.download import Archive, fetch, unpack
-from msvq.data.sources.folders import TRAIN_NAMES, FileImages, list_folder, walk
+from msvq.data.sources.folders import TRAIN_NAMES, FileImages, WalkedFiles, list_folder, walk
 from msvq.data.store import ImageSplit, Triple
 
 
@@ -64,8 +64,7 @@ BENCHMARKS = {
 # fmt: on
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a data set was found, and as what."""
 
     path: Path
@@ -257,17 +256,9 @@ def list_tiny_imagenet(path: Path) -> FileImages:
     val_ids = [wnid_of.get(name.split(os.sep)[-1], name.split(os.sep)[0]) for name in val.names]
     labels = [label_of[name.split(os.sep)[0]] for name in train.names] + [label_of.get(wnid, -1) for wnid in val_ids]
     names = [f"train{os.sep}{name}" for name in train.names] + [f"val{os.sep}{name}" for name in val.names]
-    return FileImages(
-        origin=str(path),
-        root=str(path),
-        names=names,
-        size_mtime=np.array(train.size_mtime + val.size_mtime, np.int64),
-        labels=np.array(labels, np.int64),
-        num_train=len(train.names),
-        class_names=_tiny_names(path, ids),
-        num_others=train.num_others + val.num_others,
-        unlisted=(*train.unlisted, *val.unlisted),
-    ).arranged()
+    size_mtime, unlisted = train.size_mtime + val.size_mtime, train.unlisted + val.unlisted
+    found = WalkedFiles(names, size_mtime, train.num_others + val.num_others, unlisted=unlisted)
+    return replace(found.labelled(path, labels, _tiny_names(path, ids)), num_train=len(train.names)).arranged()
 
 
 def _tiny_names(path: Path, ids: list[str]) -> tuple[str, ...]:

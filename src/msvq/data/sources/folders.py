@@ -3,7 +3,7 @@
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +47,20 @@ class WalkedFiles:
     num_others: int = 0
     num_runs: int = 0  # directories that are runs of ours, which are not looked into
     unlisted: list[tuple[str, str]] = field(default_factory=list)
+
+    def labelled(self, root: Path, labels: Sequence[int], class_names: Iterable[str]) -> FileImages:
+        """The pictures, all to learn from, with their labels."""
+        return FileImages(
+            origin=str(root),
+            root=str(root),
+            names=self.names,
+            size_mtime=np.array(self.size_mtime, np.int64),
+            labels=np.array(labels, np.int64),
+            num_train=len(self.names),
+            class_names=tuple(class_names),
+            num_others=self.num_others,
+            unlisted=tuple(self.unlisted),
+        )
 
 
 def walk(root: Path) -> WalkedFiles:
@@ -120,17 +134,7 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
         trusted = keep_all or train_top is None or path[0] == train_top or path[0].lower() in TEST_NAMES
         return kinds.get(path[level], -1) if len(path) > level + 1 and trusted else -1
 
-    files = FileImages(
-        origin=str(root),
-        root=str(root),
-        names=found.names,
-        size_mtime=np.array(found.size_mtime, np.int64),
-        labels=np.array([label(path) for path in parts], np.int64),
-        num_train=len(parts),
-        class_names=tuple(kinds),
-        num_others=found.num_others,
-        unlisted=tuple(found.unlisted),
-    )
+    files = found.labelled(root, [label(path) for path in parts], kinds)
     if keep_all:
         return files
     notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
