@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,7 +37,6 @@ class DatasetSpec:
 _TORONTO, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://ai.stanford.edu/~acoates/stl10"
 
 STL10_LABELLED = 5_000  # of its training pictures
-# fmt: off
 BENCHMARKS = {
     "cifar10": DatasetSpec(
         title="CIFAR-10", num_classes=10, num_train=50_000, num_test=10_000, size=32, test_size=32,
@@ -60,8 +58,7 @@ BENCHMARKS = {
         mean=(0.4802, 0.4481, 0.3975), std=(0.2302, 0.2265, 0.2262),
         archive=Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", folder="tiny-imagenet-200",
                         md5="90528d7ca1a48142e341f4ef8d21d0de", num_bytes=248_100_043)),
-}
-# fmt: on
+}  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -189,13 +186,16 @@ def _unpickle(path: Path) -> dict[bytes, Any]:
 def _cifar_batch(path: Path, key: bytes) -> ImageSplit:
     """Rows of 1024 red, 1024 green and 1024 blue values, row by row of the picture."""
     values = _unpickle(path)
-    with suppress(Exception):  # lists of unequal length, arrays without content
-        data, labels = np.asarray(values[b"data"]), np.asarray(values[key])
-        of_pictures = data.dtype == np.uint8 and data.shape == (len(labels), 3072) and len(labels)
-        if of_pictures and labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0:
-            images = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-            return ImageSplit(images, labels.astype(np.int64))
-    raise BadInput(f"{path} is not a batch of pictures; extract it again")
+    try:
+        data, labels = np.asarray(values.get(b"data")), np.asarray(values.get(key))
+        rows = data.dtype == np.uint8 and data.shape == (len(labels), 3072)
+        usable = rows and labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
+    except Exception:  # lists of unequal length, arrays without content
+        usable = False
+    if not usable:
+        raise BadInput(f"{path} is not a batch of pictures; extract it again")
+    images = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return ImageSplit(images, labels.astype(np.int64))
 
 
 # --- STL-10: binary files
