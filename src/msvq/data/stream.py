@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,12 +64,10 @@ class StreamedSplit(ImageSplit):
 
         # Two batches ahead: the workers go on while one trains.
         ahead = 2 * -(-len(first) // PIECE) + self.images.workers.num
-        parts: list[Result] = []
-        for result in self.images.workers.map("decode", work(), side=self.images.side, ahead=ahead):
-            parts.append(result)
-            if sum(len(part.rows) for part in parts) == len(plan[0]):
-                yield self._whole(parts, plan.popleft())
-                parts = []
+        results = self.images.workers.map("decode", work(), side=self.images.side, ahead=ahead)
+        for result in results:  # the first of a batch
+            batch = plan.popleft()
+            yield self._whole([result, *islice(results, -(-len(batch) // PIECE) - 1)], batch)
 
     def batches_in_order(self, num: int) -> Iterator[NDArray[np.uint8]]:
         """All pictures, in batches of `num`."""
