@@ -59,8 +59,7 @@ def examine(picture: str | bytes) -> NDArray[np.void]:
     """What there is to know about a picture, as one entry of IMAGE_RECORD."""
     content = read_content(picture)
     small = _read(content, 72)
-    with _opened(content) as image, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _opened(content) as image, warnings.catch_warnings(action="ignore"):
         size = image.size[::-1] if orientation(image) in (5, 6, 7, 8) else image.size
         return _record(size, image.mode, image.format or "", small, content)
 
@@ -86,8 +85,7 @@ def _record(size: tuple[int, int], mode: str, kind: str, small: Image.Image, con
 def header_size(picture: str | bytes) -> tuple[int, int] | None:
     """Width and height from the header alone, None where it cannot be read."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
             if isinstance(file, str) and not Path(file).is_file():  # a pipe would be waited for
                 return None
@@ -107,27 +105,20 @@ def read_content(picture: str | bytes) -> bytes:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise Unreadable("is not a file")
             content = path.read_bytes()
-        except OSError as error:
-            raise Unreadable(_trouble(error)) from None
-        except ValueError:  # no file can have such a name
+        except (FileNotFoundError, ValueError):  # ValueError: no file can have such a name
             raise Unreadable(GONE) from None
+        except PermissionError:
+            raise Unreadable("may not be read: no permission") from None
+        except OSError as error:
+            raise Unreadable(f"cannot be read: {error.strerror or error}") from None
     if not content:
         raise Unreadable("is empty")
     return content
 
 
-def _trouble(error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return GONE
-    if isinstance(error, PermissionError):
-        return "may not be read: no permission"
-    return f"cannot be read: {error.strerror or error}"
-
-
 def _opened(content: bytes) -> Image.Image:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             return Image.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError:
         raise Unreadable("is not a picture") from None
@@ -143,8 +134,7 @@ def _read(content: bytes, side: int) -> Image.Image:
             image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
             if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(f"has {image.width} x {image.height} pixels, too many to be decoded safely")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 return upright_square(image, side)
         except Unreadable:
             raise
@@ -162,9 +152,7 @@ def _is_cut(error: Exception) -> bool:
 def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str], *, first: bool = False) -> None:
     """Raise if more pictures cannot be read than the settings allow; `first`: there are more than these."""
     if num > max_skipped * total or num == total:
-        kinds: Counter[str] = Counter()
-        for reason, count in reasons.items():
-            kinds[reason.partition(":")[0]] += count
+        kinds = Counter(reason.partition(":")[0] for reason in reasons.elements())
         why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
         if num <= max_skipped * total:
             raise BadInput(f"none of the {total:,} pictures can be read ({why}); 'msvq doctor' lists them")

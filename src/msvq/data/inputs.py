@@ -1,6 +1,7 @@
 """Pictures that a person hands over in Python: arrays of many shapes, or the names of files."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from os import PathLike, fspath
 from typing import Any, TypeGuard
 
@@ -38,16 +39,13 @@ def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None
         if not isinstance(file, str | PathLike):
             raise BadInput(f"a list of files holds names and paths alone, not {file!r}")
         names.append(fspath(file))
-    pool = Workers(workers)
-    try:
-        starts = range(0, len(names), PORTION)
+    starts = range(0, len(names), PORTION)
+    with closing(Workers(workers)) as pool:
         found = pool.map("decode", (names[start : start + PORTION] for start in starts), side=side)
         for start, result in zip(starts, found, strict=True):
             for index, reason in result.reasons.items():
                 raise BadInput(f"{printable(str(names[start + index]))} {reason}; leave it out of the list")
             yield result.rows
-    finally:
-        pool.close()
 
 
 def to_image_list(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,29 +133,27 @@ def _to_pack(content: Content, side: int, total: int, max_skipped: float) -> Pac
     """The pack, if not too many of all its pictures were skipped."""
     manifest, arrays = content
     skipped = _skipped(manifest)
-    check_skipped(len(skipped), total, max_skipped, Counter(reason for _, reason in skipped))
+    check_skipped(len(skipped), total, max_skipped, _count(skipped))
     images = arrays[PIXELS].reshape(-1, side, side, 3) if PIXELS in arrays else None
     names = Names(arrays["names.u8"], arrays["bounds.i64"])
     return Pack(images, arrays["kept.i64"], names, skipped, manifest["digest"])
 
 
+def _count(skipped: Iterable[tuple[str, str]]) -> Counter[str]:
+    return Counter(reason for _, reason in skipped)
+
+
 def _decode_all(
-    items: "EncodedSource",
-    file: Path | None,
-    side: int,
-    max_skipped: float,
-    num_workers: int | None,
-    advance: Advance,
+    items: "EncodedSource", file: Path | None, side: int, max_skipped: float, num_workers: int | None, advance: Advance
 ) -> tuple[Manifest, NDArray[np.int64]]:
     """Decode all items, into the rows of a file if one is given; what to write down about them, and which are good."""
     skipped: list[tuple[str, str]] = []
-    reasons: Counter[str] = Counter()
     kept: list[int] = []
     digest = hashlib.sha256()
-    workers, start = Workers(num_workers), 0
+    start = 0
     task: Task = "check" if file is None else "pack"
     portions = chunked(items, range(len(items)), _portion(items, side))
-    try:
+    with closing(Workers(num_workers)) as workers:
         for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
             for index in range(len(result.rows)):
                 if (reason := result.reasons.get(index)) is None:
@@ -162,15 +161,12 @@ def _decode_all(
                     digest.update(result.contents[index * HASH_BYTES : (index + 1) * HASH_BYTES])
                 else:
                     skipped.append((os.fsencode(items.names[start + index]).hex(), reason))
-                    reasons[reason] += 1
             start += len(result.rows)
             if len(skipped) > max_skipped * len(items):
-                check_skipped(len(skipped), start, max_skipped, reasons, first=start < len(items))
+                check_skipped(len(skipped), start, max_skipped, _count(skipped), first=start < len(items))
             advance(len(result.rows))
-    finally:
-        workers.close()
     if not kept:
-        check_skipped(len(skipped), len(items), max_skipped, reasons)
+        check_skipped(len(skipped), len(items), max_skipped, _count(skipped))
     manifest = {"pictures": len(kept), "skipped": skipped, "digest": digest.hexdigest()[:32]}
     return manifest, np.array(kept, np.int64)
 

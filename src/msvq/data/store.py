@@ -55,7 +55,7 @@ class ImageSplit:
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-    names: Names | None = None  # of the files of `images`, where they have some
+    names: Sequence[str] | None = None  # of the files of `images`, where they have some
     rows: NDArray[np.int64] | None = None  # which of `images` they are; None: all, in order
 
     def __post_init__(self) -> None:
@@ -162,10 +162,8 @@ class ImageDataset:
             self.stream.workers.close()
 
 
-def random_subset(num: int, limit: int | None) -> NDArray[np.int64]:
-    """Indices of a fixed random `limit` of so many pictures, in order; of all of them if there is no limit."""
-    if limit is None or limit >= num:
-        return np.arange(num)
+def random_subset(num: int, limit: int) -> NDArray[np.int64]:
+    """Indices of a fixed random `limit` of so many pictures, in order."""
     return np.sort(np.random.default_rng(FIXED_SEED).permutation(num)[:limit])
 
 

@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,11 +47,7 @@ class StreamedSplit(ImageSplit):
     """A split whose images are `rows` of a stream. A picture that cannot be read any more is replaced by the next."""
 
     images: DecodingStream  # type: ignore[assignment]  # all that others ask of it are the methods below, and its shape
-
-    @property
-    def _rows(self) -> NDArray[np.int64]:
-        assert self.rows is not None
-        return self.rows
+    rows: NDArray[np.int64] = field(kw_only=True)
 
     def batches(self, chosen: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
         """Decoded batches, in order, worked on ahead of time; and which pictures they hold."""
@@ -64,16 +60,14 @@ class StreamedSplit(ImageSplit):
         def work() -> Iterator[list[str | bytes]]:
             for batch in chain([first], batches):
                 plan.append(batch)
-                yield from chunked(self.images.source, self._rows[batch], PIECE)
+                yield from chunked(self.images.source, self.rows[batch], PIECE)
 
         # Two batches ahead: the workers go on while one trains.
         ahead = 2 * -(-len(first) // PIECE) + self.images.workers.num
-        parts: list[Result] = []
-        for result in self.images.workers.map("decode", work(), side=self.images.side, ahead=ahead):
-            parts.append(result)
-            if sum(len(part.rows) for part in parts) == len(plan[0]):
-                yield self._whole(parts, plan.popleft())
-                parts = []
+        results = self.images.workers.map("decode", work(), side=self.images.side, ahead=ahead)
+        for result in results:  # the first of a batch
+            batch = plan.popleft()
+            yield self._whole([result, *islice(results, -(-len(batch) // PIECE) - 1)], batch)
 
     def batches_in_order(self, num: int) -> Iterator[NDArray[np.uint8]]:
         """All pictures, in batches of `num`."""
@@ -83,23 +77,18 @@ class StreamedSplit(ImageSplit):
     def labels_as_read(self) -> NDArray[np.int64]:
         """The labels of what `batches_in_order` has yielded: of the pictures in the places of lost ones."""
         names, lost = self.images.source.names, self.images.lost
-        readable = np.flatnonzero([names[int(row)] not in lost for row in self._rows]) if lost else np.arange(0)
+        readable = np.flatnonzero([names[int(row)] not in lost for row in self.rows]) if lost else np.arange(0)
         if not len(readable):
             return self.labels
         shown: NDArray[np.int64] = readable[np.searchsorted(readable, np.arange(len(self))) % len(readable)]
         return self.labels[shown]
 
-    def file_names(self) -> list[str]:
-        """The name of each picture's file."""
-        return [self.images.source.names[int(row)] for row in self._rows]
-
     def _whole(self, parts: list[Result], batch: NDArray[np.int64]) -> Batch:
         images = np.concatenate([part.rows for part in parts])
-        starts = np.cumsum([0, *(len(part.rows) for part in parts)])
-        bad = {int(s) + i: why for s, part in zip(starts[:-1], parts, strict=True) for i, why in part.reasons.items()}
+        bad = {n * PIECE + i: why for n, part in enumerate(parts) for i, why in part.reasons.items()}
         batch = batch.copy() if bad else batch
         for place, reason in bad.items():
-            self.images.lose(int(self._rows[batch[place]]), reason)
+            self.images.lose(int(self.rows[batch[place]]), reason)
             batch[place], images[place] = self._next_readable(int(batch[place]))
         return images, batch
 
@@ -107,7 +96,7 @@ class StreamedSplit(ImageSplit):
         stream = self.images
         for step in range(1, len(self)):
             other = (index + step) % len(self)
-            row = int(self._rows[other])
+            row = int(self.rows[other])
             result = next(stream.workers.map("decode", [[stream.source[row]]], side=stream.side))
             if not result.reasons:
                 return other, result.rows[0]

@@ -16,7 +16,8 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # decode: rows of pixels; pack: pixels into a file; check: read and forget; examine: rows of IMAGE_RECORD.
 Task = Literal["decode", "pack", "check", "examine"]
 Target = tuple[str, int]  # a file, and the row in it that the first picture gets
+Chunk = Sequence[str | bytes]  # files, or their content
 HASH_BYTES = 20
 
 
@@ -50,34 +52,27 @@ class Result(NamedTuple):
     contents: bytes = b""
 
 
-def perform(task: Task, pictures: Sequence[str | bytes], side: int, target: Target | None = None) -> Result:
+def perform(task: Task, pictures: Chunk, side: int, target: Target | None = None) -> Result:
     """Do a task on files or bytes, in this process."""
     reasons: dict[int, str] = {}
-    contents: list[bytes] = []
+    hashes = [bytes(HASH_BYTES)] * len(pictures) if task in ("pack", "check") else []
     rows = _empty("decode" if task == "pack" else task, len(pictures), side)
     for index, picture in enumerate(pictures):
-        digest = bytes(HASH_BYTES)
         try:
-            if task == "examine":
-                rows[index] = examine(picture)
-            elif task == "decode":
-                rows[index] = decode(picture, side)
-            else:
-                content = read_content(picture)
-                pixels = decode(content, side)
-                digest = hashlib.sha1(content, usedforsecurity=False).digest()
-                if task == "pack":
-                    rows[index] = pixels
+            content = read_content(picture)
+            row = examine(content) if task == "examine" else decode(content, side)
+            if task != "check":
+                rows[index] = row
+            if hashes:
+                hashes[index] = hashlib.sha1(content, usedforsecurity=False).digest()
         except Unreadable as error:
             reasons[index] = str(error)
         except MemoryError:
             reasons[index] = "needs more memory than there is"
-        contents.append(digest)
-    if task != "pack":
-        return Result(rows, reasons, b"".join(contents) if task == "check" else b"")
-    assert target is not None
-    _write(rows, *target)
-    return Result(_empty(task, len(pictures), side), reasons, b"".join(contents))
+    if target is not None:
+        _write(rows, *target)
+        rows = _empty(task, len(pictures), side)
+    return Result(rows, reasons, b"".join(hashes))
 
 
 def _empty(task: Task, num: int, side: int) -> NDArray[Any]:
@@ -102,16 +97,10 @@ class Workers:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(self.num, thread_name_prefix="msvq-decode")
         self._started = _Started()
-        self._stop = weakref.finalize(self, _stop, self._started, self._threads)
+        self._stop = weakref.finalize(self, self._started.end, self._threads)
 
     def map(
-        self,
-        task: Task,
-        chunks: Iterable[Sequence[str | bytes]],
-        *,
-        side: int = 0,
-        ahead: int | None = None,
-        file: str | None = None,
+        self, task: Task, chunks: Iterable[Chunk], *, side: int = 0, ahead: int | None = None, file: str | None = None
     ) -> Iterator[Result]:
         """The results of the chunks, in order; `ahead` chunks are worked on before they are asked for.
 
@@ -119,10 +108,9 @@ class Workers:
         """
         row = 0
         waiting: deque[Future[Result]] = deque()
-        room = ahead or 2 * self.num
         try:
             for chunk in chunks:
-                if len(waiting) >= room:
+                if len(waiting) >= (ahead or 2 * self.num):
                     yield waiting.popleft().result()
                 target = None if file is None else (file, row)
                 row += len(chunk)
@@ -137,15 +125,7 @@ class Workers:
         """End the processes."""
         self._stop()
 
-    def _perform(
-        self,
-        task: Task,
-        pictures: Sequence[str | bytes],
-        side: int,
-        target: Target | None = None,
-        *,
-        chances: int = 2,
-    ) -> Result:
+    def _perform(self, task: Task, pictures: Chunk, side: int, target: Target | None, chances: int = 2) -> Result:
         worker = self._living()
         result = worker.ask(task, pictures, side, target)
         if result is not None:
@@ -155,11 +135,10 @@ class Workers:
         if not chances:
             return Result(_empty(task, 1, side), {0: "ended the process that was reading it"}, bytes(HASH_BYTES))
         # One of them killed the process, or something else did: ask for each alone, twice before it is blamed.
-        targets = [None if target is None else (target[0], target[1] + i) for i in range(len(pictures))]
-        parts = [
-            self._perform(task, [picture], side, place, chances=chances - 1)
-            for picture, place in zip(pictures, targets, strict=True)
-        ]
+        parts = []
+        for index, picture in enumerate(pictures):
+            place = None if target is None else (target[0], target[1] + index)
+            parts.append(self._perform(task, [picture], side, place, chances - 1))
         reasons = {index: part.reasons[0] for index, part in enumerate(parts) if part.reasons}
         return Result(np.concatenate([part.rows for part in parts]), reasons, b"".join(p.contents for p in parts))
 
@@ -173,7 +152,6 @@ class Workers:
             if worker.process.poll() is None:
                 return worker
             self._started.remove(worker)
-            worker.end()
 
 
 def available_cores() -> int:
@@ -194,7 +172,7 @@ class _Worker:
             env=child_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
         )
 
-    def ask(self, task: Task, pictures: Sequence[str | bytes], side: int, target: Target | None) -> Result | None:
+    def ask(self, task: Task, pictures: Chunk, side: int, target: Target | None) -> Result | None:
         """The result, or None if the process died. Raises what went wrong with the target."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
@@ -202,7 +180,6 @@ class _Worker:
             self.process.stdin.flush()
             result: Result | OSError = pickle.load(self.process.stdout)  # of our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # ValueError: closed meanwhile
-            self.end()
             return None
         if isinstance(result, OSError):
             raise result
@@ -212,11 +189,9 @@ class _Worker:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            try:
-                assert pipe is not None
+            assert pipe is not None
+            with suppress(OSError):  # what was still to be written to a dead process
                 pipe.close()
-            except OSError:  # what was still to be written to a dead process
-                pass
 
 
 class _Started:
@@ -234,35 +209,30 @@ class _Started:
             return self.workers[-1]
 
     def remove(self, worker: _Worker) -> None:
+        worker.end()
         with self._lock:
             if not self._ended:
                 self.workers.remove(worker)
 
-    def end(self) -> None:
+    def end(self, threads: ThreadPoolExecutor) -> None:
+        threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._ended = True
         for worker in self.workers:
             worker.end()
 
 
-def _stop(started: _Started, threads: ThreadPoolExecutor) -> None:
-    threads.shutdown(wait=False, cancel_futures=True)
-    started.end()
-
-
 def serve() -> None:
     """A worker process: answer until the pipe closes, which it does when the parent ends in whatever way."""
     Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit, after the size at which it decodes is known
-    source: BinaryIO = os.fdopen(os.dup(0), "rb")
-    answers: BinaryIO = os.fdopen(os.dup(1), "wb")
+    source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints does not mix with the answers
     logging.disable()  # a bad picture has its reason; what a library says about it besides is of no use
     while True:
         try:
             request = pickle.load(source)
-            answer: Result | OSError
             try:
-                answer = perform(*request)
+                answer: Result | OSError = perform(*request)
             except OSError as error:  # of the target: a full disk
                 answer = error
             pickle.dump(answer, answers, protocol=5)

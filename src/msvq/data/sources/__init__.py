@@ -8,25 +8,14 @@ from msvq.core.errors import BadInput, unknown
 from msvq.core.files import expanduser
 from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.sources.arrays import ARRAYS, ArrayImages, read_arrays
-from msvq.data.sources.base import DataPlan, DataSettings, ImageSource
+from msvq.data.sources.base import DataPlan as DataPlan
+from msvq.data.sources.base import DataSettings as DataSettings
+from msvq.data.sources.base import ImageSource as ImageSource
 from msvq.data.sources.benchmarks import BENCHMARKS, read_benchmark
 from msvq.data.sources.folders import FileImages, list_folder
 from msvq.data.sources.hub import PREFIX, HubImages, open_hub
 from msvq.data.sources.lists import LISTS, list_file
 from msvq.data.store import ImageDataset, ImageSplit, Triple
-
-__all__ = [
-    "RECIPE_OF",
-    "DataPlan",
-    "DataSettings",
-    "ImageSource",
-    "absolute",
-    "check_source",
-    "find_images",
-    "is_path",
-    "open_dataset",
-    "plan_data",
-]
 
 PATTERNS_TRAIN, PATTERNS_TEST = 10_000, 2_000
 SOURCES = ("patterns", *BENCHMARKS)

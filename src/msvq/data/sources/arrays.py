@@ -75,7 +75,7 @@ class ArrayImages(ImageSource):
         train = _subset(self.train, np.arange(num) if self.shuffled else random_subset(len(self.train), num))
         if self.shuffled and self.labelled is not self.train:
             return replace(self, train=train)  # STL-10's labelled pictures are a set of their own
-        return replace(self, train=train, labelled=_subset(train, np.flatnonzero(train.labels >= 0)))
+        return replace(self, train=train, labelled=_labelled(train))
 
     def split(self, name: SplitName) -> "ArrayImages":
         """The pictures of one split, or all if they have one size."""
@@ -110,17 +110,9 @@ class ArrayImages(ImageSource):
         for images in (images for part in (self.train, self.test) for images in part.batches_in_order(256)):
             yield Result(np.array([record_of(pixels) for pixels in images], IMAGE_RECORD), {})
 
-    def bytes_to_pack(self, side: int) -> int:
-        """Arrays are not packed."""
-        return 0
-
     def open(self, plan: DataPlan, display: Display) -> ImageDataset:
         """As a data set, in memory or mapped."""
         return plan.dataset(self.train, self.labelled, self.test, class_names=self.class_names, notes=self.notes)
-
-    def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
-        """As they are."""
-        return self.open(plan, Display())
 
 
 def read_arrays(path: Path, *, use_labels: bool = True, keep_all: bool = False) -> ArrayImages:
@@ -149,7 +141,7 @@ def read_arrays(path: Path, *, use_labels: bool = True, keep_all: bool = False) 
     test = _find_split(path, found, _TEST, _TEST_LABELS if use_labels else ())
     if train is None:
         raise BadInput(f"{path} holds no array 'images', but {', '.join(arrays)}")
-    return replace(_split(train, test, keep_all=keep_all), origin=str(path))
+    return replace(_split(train, test or train.slice(0, 0), keep_all=keep_all), origin=str(path))
 
 
 def _check_contents(archive: ZipFile) -> None:
@@ -197,37 +189,39 @@ def _to_images(path: Path, key: str, array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.repeat(array, 3, axis=3) if array.shape[3] == 1 else array
 
 
-def _split(train: ImageSplit, test: ImageSplit | None, *, keep_all: bool) -> ArrayImages:
+def _split(train: ImageSplit, test: ImageSplit, *, keep_all: bool) -> ArrayImages:
     """Labelled pictures for the bank, and a held-out tenth where there is no labelled test split."""
-    everything = train.labels if test is None else np.concatenate([train.labels, test.labels])
-    classes = np.unique(everything[everything >= 0])
-    train = _renumbered(train, classes)
-    test = None if test is None else _renumbered(test, classes)
-    num, names = len(classes), tuple(map(str, classes))
-    nothing = train.slice(0, 0)
+    labels = np.concatenate([train.labels, test.labels])
+    classes = np.unique(labels[labels >= 0])
+    train, test = _renumbered(train, classes), _renumbered(test, classes)
+    nothing, names, notes = train.slice(0, 0), tuple(map(str, classes)), []
     if keep_all:
-        return ArrayImages(train, nothing, test or nothing, names)
-    if num < 2:
-        unused = f"without labels, the {len(test):,} test pictures are left out" if test is not None else ""
+        return ArrayImages(train, nothing, test, names)
+    if len(classes) < 2:
+        if len(test):
+            notes.append(f"without labels, the {len(test):,} test pictures are left out")
         unlabelled = ImageSplit(train.images, np.full(len(train), -1, np.int64))
-        return ArrayImages(unlabelled, nothing, nothing, (), (unused,) if unused else ())
-    if test is not None and (judged := np.flatnonzero(test.labels >= 0)).size:
-        known = np.flatnonzero(train.labels >= 0)
-        left_out = len(test) - len(judged)
-        notes = (f"{left_out:,} test pictures without a known class are left out",) if left_out else ()
-        return ArrayImages(train, _subset(train, known), _subset(test, judged), names, notes)
-    held_out = hold_out(train.labels)
-    rest = np.setdiff1d(np.arange(len(train)), held_out)
-    kept = _subset(train, rest)
-    note = f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"
-    known = np.flatnonzero(kept.labels >= 0)
-    return ArrayImages(kept, _subset(kept, known), _subset(train, held_out), names, (note,))
+        return ArrayImages(unlabelled, nothing, nothing, (), tuple(notes))
+    if (test.labels >= 0).any():
+        if left_out := int((test.labels < 0).sum()):
+            notes.append(f"{left_out:,} test pictures without a known class are left out")
+        test = _labelled(test)
+    else:
+        held_out = hold_out(train.labels)
+        notes.append(f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by")
+        test = _subset(train, held_out)
+        train = _subset(train, np.setdiff1d(np.arange(len(train)), held_out))
+    return ArrayImages(train, _labelled(train), test, names, tuple(notes))
 
 
 def _renumbered(pictures: ImageSplit, classes: NDArray[np.int64]) -> ImageSplit:
     """With labels that count from 0 without gaps."""
     labels = np.where(pictures.labels < 0, -1, np.searchsorted(classes, pictures.labels))
     return ImageSplit(pictures.images, labels)
+
+
+def _labelled(pictures: ImageSplit) -> ImageSplit:
+    return _subset(pictures, np.flatnonzero(pictures.labels >= 0))
 
 
 def _subset(pictures: ImageSplit, chosen: NDArray[np.int64]) -> ImageSplit:

@@ -100,9 +100,11 @@ class ImageSource(ABC):
     def split(self, name: SplitName) -> "ImageSource":
         """The pictures of one split, or all if they can be read as one."""
 
-    @abstractmethod
     def typical_side(self) -> int:
-        """The shorter side of most pictures, in pixels."""
+        """The shorter side of most pictures, in pixels: the median of a few."""
+        places = np.unique(np.linspace(0, len(self) - 1, min(64, len(self))).astype(int))
+        known = [side for side in self.shorter_sides(places.tolist()) if side]
+        return int(np.median(known)) if known else 64
 
     @abstractmethod
     def shorter_sides(self, positions: Sequence[int]) -> list[int]:
@@ -119,17 +121,17 @@ class ImageSource(ABC):
     def examined(self, workers: int | None = None) -> Generator[Result]:
         """A record (IMAGE_RECORD) of every picture, in order, some at a time, and why some have none."""
 
-    @abstractmethod
     def bytes_to_pack(self, side: int) -> int:
         """What packing them will take on disk; 0 if they are packed already, or never."""
+        return 0
 
     @abstractmethod
     def open(self, plan: DataPlan, display: Display) -> ImageDataset:
         """As a data set to train on."""
 
-    @abstractmethod
     def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
         """As a data set for a few trial steps: made-up pictures stand in for those that would be packed."""
+        return self.open(plan, Display())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +172,10 @@ class EncodedSource(ImageSource):
 
     def arranged(self) -> Self:
         """In the order of training: with a label, without one, test; of which a tenth is held out if there is none."""
-        is_test, labels, notes = np.arange(len(self)) >= self.num_train, self.labels, list(self.notes)
         if not self.num_train:
             raise BadInput(f"there are no pictures to learn from in {self.root!r}")
-        kept = ~is_test
+        is_test, labels, notes = np.arange(len(self)) >= self.num_train, self.labels, list(self.notes)
+        kept = ~is_test | (labels >= 0)
         if self.class_names and not (labels[is_test] >= 0).any():
             if is_test.any():
                 notes.append(f"the {int(is_test.sum()):,} test pictures have no labels: they are left out")
@@ -182,10 +184,8 @@ class EncodedSource(ImageSource):
                 f"no labelled test pictures: {len(held_out):,} of the labelled pictures are held out to judge by"
             )
             is_test = np.isin(np.arange(len(self)), held_out)
-        else:
-            kept |= labels >= 0
-            if left_out := int((~kept).sum()):
-                notes.append(f"{left_out:,} test pictures without a known class are left out")
+        elif left_out := int((~kept).sum()):
+            notes.append(f"{left_out:,} test pictures without a known class are left out")
         order = np.argsort(np.where(is_test, 2, np.where(labels >= 0, 0, 1)), kind="stable")
         chosen = order[kept[order]]
         return replace(self.select(chosen), num_train=int((~is_test[chosen]).sum()), notes=tuple(notes))
@@ -199,15 +199,8 @@ class EncodedSource(ImageSource):
 
     def split(self, name: SplitName) -> Self:
         """The pictures of one split, or all."""
-        if name == "all":
-            return self
-        return self.select(np.arange(self.num_train) if name == "train" else np.arange(self.num_train, len(self)))
-
-    def typical_side(self) -> int:
-        """The median of the shorter sides, from the headers of a few."""
-        places = np.unique(np.linspace(0, len(self) - 1, min(64, len(self))).astype(int))
-        known = [side for side in self.shorter_sides(places.tolist()) if side]
-        return int(np.median(known)) if known else 64
+        is_train = np.arange(len(self)) < self.num_train
+        return self if name == "all" else self.select(np.flatnonzero(is_train if name == "train" else ~is_train))
 
     def shorter_sides(self, positions: Sequence[int]) -> list[int]:
         """By the headers alone; 0 where one cannot be read."""
@@ -250,18 +243,15 @@ class EncodedSource(ImageSource):
         else:
             max_lost = max(0, int(settings.max_skipped * len(self)) - len(pack.skipped))
             stream = DecodingStream(self, side=plan.side, max_lost=max_lost, num_workers=settings.workers)
-            pictures = StreamedSplit(stream, self.labels[pack.kept], rows=np.asarray(pack.kept))
+            pictures = StreamedSplit(stream, self.labels[pack.kept], self.names, rows=np.asarray(pack.kept))
         notes = list(self.notes)
-        if pack.skipped:
-            notes.append(
-                f"{len(pack.skipped):,} of {len(self):,} pictures cannot be read and are left out; "
-                f"skipped.csv says which and why"
-            )
+        if bad := len(pack.skipped):
+            unread = f"{bad:,} of {len(self):,} pictures cannot be read and are left out"
+            notes.append(f"{unread}; skipped.csv says which and why")
         if closed := self.unlisted:
             notes.append(f"{len(closed):,} folders cannot be looked into, such as {closed[0][0]!r}; see skipped.csv")
-        skipped = (*self.unlisted, *pack.skipped)
-        about = {"notes": tuple(notes), "skipped": skipped, "content": pack.digest, "stream": stream}
-        return self._dataset(plan, pictures, num_train, num_labelled, **about)
+        about = {"notes": tuple(notes), "skipped": (*self.unlisted, *pack.skipped), "content": pack.digest}
+        return self._dataset(plan, pictures, num_train, num_labelled, stream=stream, **about)
 
     def open_trial(self, plan: DataPlan, made_up: NDArray[np.uint8]) -> ImageDataset:
         """Streamed, or made-up pictures again and again in place of those that would be packed."""
@@ -269,7 +259,7 @@ class EncodedSource(ImageSource):
         rows, stream = np.arange(len(self)), None
         if plan.settings.mode == "stream":
             stream = DecodingStream(self, side=plan.side, max_lost=len(self), num_workers=plan.settings.workers)
-            pictures: ImageSplit = StreamedSplit(stream, self.labels, rows=rows)
+            pictures: ImageSplit = StreamedSplit(stream, self.labels, self.names, rows=rows)
         else:
             pictures = ImageSplit(made_up, self.labels, rows=rows % len(made_up))
         return self._dataset(plan, pictures, self.num_train, self.num_labelled, notes=self.notes, stream=stream)

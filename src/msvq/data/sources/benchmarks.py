@@ -2,9 +2,10 @@
 
 import os
 import pickle
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import downloads
 from msvq.data.sources.arrays import ArrayImages
 from msvq.data.sources.download import Archive, fetch, unpack
-from msvq.data.sources.folders import TRAIN_NAMES, FileImages, list_folder, walk
+from msvq.data.sources.folders import TRAIN_NAMES, FileImages, WalkedFiles, list_folder, walk
 from msvq.data.store import ImageSplit, Triple
 
 
@@ -38,37 +39,29 @@ _TORONTO, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://ai.stanford.ed
 STL10_LABELLED = 5_000  # of its training pictures
 BENCHMARKS = {
     "cifar10": DatasetSpec(
-        "CIFAR-10",
-        Archive(f"{_TORONTO}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170_498_071,
-                "cifar-10-batches-py"),
-        mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010), size=32, test_size=32,
-        num_classes=10, num_train=50_000, num_test=10_000,
-    ),
+        title="CIFAR-10", num_classes=10, num_train=50_000, num_test=10_000, size=32, test_size=32,
+        mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010),
+        archive=Archive(f"{_TORONTO}/cifar-10-python.tar.gz", folder="cifar-10-batches-py",
+                        md5="c58f30108f718f92721af3b95e74349a", num_bytes=170_498_071)),
     "cifar100": DatasetSpec(
-        "CIFAR-100",
-        Archive(f"{_TORONTO}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437,
-                "cifar-100-python"),
-        mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761), size=32, test_size=32,
-        num_classes=100, num_train=50_000, num_test=10_000,
-    ),
+        title="CIFAR-100", num_classes=100, num_train=50_000, num_test=10_000, size=32, test_size=32,
+        mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761),
+        archive=Archive(f"{_TORONTO}/cifar-100-python.tar.gz", folder="cifar-100-python",
+                        md5="eb9058c3a382ffc7106e4002c42a8d85", num_bytes=169_001_437)),
     "stl10": DatasetSpec(
-        "STL-10",
-        Archive(f"{_STANFORD}/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb", 2_640_397_119, "stl10_binary"),
-        mean=(0.4408, 0.4279, 0.3867), std=(0.2682, 0.2610, 0.2686), size=64, test_size=96,
-        num_classes=10, num_train=105_000, num_test=8_000,
-    ),
+        title="STL-10", num_classes=10, num_train=105_000, num_test=8_000, size=64, test_size=96,
+        mean=(0.4408, 0.4279, 0.3867), std=(0.2682, 0.2610, 0.2686),
+        archive=Archive(f"{_STANFORD}/stl10_binary.tar.gz", folder="stl10_binary",
+                        md5="91f7769df0f17e558f3565bffb0c7dfb", num_bytes=2_640_397_119)),
     "tinyimagenet": DatasetSpec(
-        "Tiny ImageNet",
-        Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", 248_100_043,
-                "tiny-imagenet-200"),
-        mean=(0.4802, 0.4481, 0.3975), std=(0.2302, 0.2265, 0.2262), size=64, test_size=64,
-        num_classes=200, num_train=100_000, num_test=10_000,
-    ),
+        title="Tiny ImageNet", num_classes=200, num_train=100_000, num_test=10_000, size=64, test_size=64,
+        mean=(0.4802, 0.4481, 0.3975), std=(0.2302, 0.2265, 0.2262),
+        archive=Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", folder="tiny-imagenet-200",
+                        md5="90528d7ca1a48142e341f4ef8d21d0de", num_bytes=248_100_043)),
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a data set was found, and as what."""
 
     path: Path
@@ -98,8 +91,7 @@ def read_benchmark(
     if download and (place is None or place.form == "archive"):
         folder = downloads() if root is None else root
         folder.mkdir(parents=True, exist_ok=True)
-        fetch(archive, folder, display)
-        place = Place(unpack(archive, folder, display, verified=True), "files")
+        place = Place(fetch(archive, folder, display), "archive")
     if place is None:
         way_out = f"--download fetches it ({archive.num_bytes / 1e6:,.0f} MB)"
         if root is None:
@@ -110,61 +102,70 @@ def read_benchmark(
         raise BadInput(
             f"there is no {archive.folder} in {str(root)!r}, nor {archive.name}, nor train/<class>/ folders; {way_out}"
         )
+    path = place.path
     if place.form == "archive":
-        place = Place(unpack(archive, place.path.parent, display), "files")
+        path = unpack(archive, path.parent, display, verified=download)
     if place.form == "folders":
-        return _with_gaps(name, list_folder(place.path.absolute()))
+        return _with_gaps(name, list_folder(path.absolute()))
     if name == "tinyimagenet":
-        return _with_gaps(name, list_tiny_imagenet(place.path.absolute()))
+        return _with_gaps(name, list_tiny_imagenet(path.absolute()))
     with display.busy(f"reading {name}"):
-        arrays = read_stl10(place.path) if name == "stl10" else read_cifar(name, place.path)
+        arrays = read_stl10(path) if name == "stl10" else read_cifar(name, path)
     return replace(arrays, origin=name)
 
 
 def _with_gaps(name: str, listing: FileImages) -> FileImages:
     """The listing with a note that names what it lacks of the official set."""
-    spec, num_test = BENCHMARKS[name], len(listing) - listing.num_train
-    gaps = [
-        f"{there:,} of {whole:,} {what}"
-        for there, whole, what in (
-            (listing.num_train, spec.num_train, "training pictures"),
-            (num_test, spec.num_test, "test pictures"),
-            (len(listing.class_names), spec.num_classes, "classes"),
-        )
-        if there < whole
-    ]
-    # Their classes are a matter of course.
-    notes = [note for note in listing.notes if "by folder" not in note]
-    return replace(listing, notes=(*notes, *([f"a part of {spec.title}: {', '.join(gaps)}"] if gaps else [])))
+    spec = BENCHMARKS[name]
+    counts = (
+        (listing.num_train, spec.num_train, "training pictures"),
+        (len(listing) - listing.num_train, spec.num_test, "test pictures"),
+        (len(listing.class_names), spec.num_classes, "classes"),
+    )
+    gaps = [f"{there:,} of {whole:,} {what}" for there, whole, what in counts if there < whole]
+    notes = [note for note in listing.notes if "by folder" not in note]  # their classes are a matter of course
+    if gaps:
+        notes.append(f"a part of {spec.title}: {', '.join(gaps)}")
+    return replace(listing, notes=tuple(notes))
 
 
 # --- CIFAR: the pickles of its archives, without running what these carry
 
 
+# Files of training pictures, of test pictures, the key of their labels; file and key of the classes' names.
+_CIFAR = {
+    "cifar10": ([f"data_batch_{i}" for i in range(1, 6)], "test_batch", b"labels", "batches.meta", b"label_names"),
+    "cifar100": (["train"], "test", b"fine_labels", "meta", b"fine_label_names"),
+}
+
+
 def read_cifar(name: str, path: Path) -> ArrayImages:
     """The splits in an extracted archive of cifar10 or cifar100 (whose fine labels are taken)."""
-    if name == "cifar10":
-        parts = [f"data_batch_{i}" for i in range(1, 6)]
-        return _read_batches(path, parts, "test_batch", b"labels", ("batches.meta", b"label_names"))
-    return _read_batches(path, ["train"], "test", b"fine_labels", ("meta", b"fine_label_names"))
+    parts, test, key, meta, names_key = _CIFAR[name]
+    there = [part for part in parts if (path / part).is_file()]
+    if not there or not (path / test).is_file():
+        raise BadInput(f"{path} holds no {test if there else parts[0]}; extract the archive again")
+    batches = [_cifar_batch(path / part, key) for part in there]
+    train = ImageSplit(np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches]))
+    missing = [part for part in parts if part not in there]
+    notes = (f"{path.name} lacks {', '.join(missing)}: training on {len(train):,} pictures",) if missing else ()
+    held_out = _cifar_batch(path / test, key)
+    count = 1 + int(max(train.labels.max(), held_out.labels.max()))
+    class_names = tuple(map(str, range(count)))
+    found = _unpickle(path / meta).get(names_key) if (path / meta).is_file() else None
+    if isinstance(found, list) and len(found) >= count and all(isinstance(n, bytes) for n in found):
+        class_names = tuple(n.decode(errors="replace") for n in found)
+    return ArrayImages(train, train, held_out, class_names, notes, shuffled=True)
 
 
 class _ArraysOnly(pickle.Unpickler):
     """Reads plain containers and numpy arrays. Anything else that a pickle could call is refused."""
 
-    ALLOWED = frozenset(
-        {
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),
-        }
-    )
+    ALLOWED = re.compile(r"numpy\._?core\.multiarray\._reconstruct|numpy\.(ndarray|dtype)|_codecs\.encode")
 
     def find_class(self, module: str, name: str) -> Any:
         """Resolve a name, if it is one that an array needs."""
-        if (module, name) not in self.ALLOWED:
+        if not self.ALLOWED.fullmatch(f"{module}.{name}"):
             raise pickle.UnpicklingError(f"{module}.{name} is not part of a picture")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
@@ -180,22 +181,6 @@ def _unpickle(path: Path) -> dict[bytes, Any]:
     if not isinstance(values, dict):
         raise BadInput(f"{path} is not a batch of pictures; extract it again")
     return values
-
-
-def _read_batches(path: Path, parts: list[str], test: str, labels: bytes, names: tuple[str, bytes]) -> ArrayImages:
-    missing = [part for part in parts if not (path / part).is_file()]
-    if len(missing) == len(parts) or not (path / test).is_file():
-        raise BadInput(f"{path} holds no {test if len(missing) < len(parts) else parts[0]}; extract the archive again")
-    batches = [_cifar_batch(path / part, labels) for part in parts if part not in missing]
-    train = ImageSplit(np.concatenate([b.images for b in batches]), np.concatenate([b.labels for b in batches]))
-    notes = (f"{path.name} lacks {', '.join(missing)}: training on {len(train):,} pictures",) if missing else ()
-    meta = _unpickle(path / names[0]).get(names[1], []) if (path / names[0]).is_file() else []
-    held_out = _cifar_batch(path / test, labels)
-    count = 1 + int(max(train.labels.max(), held_out.labels.max()))
-    class_names = tuple(map(str, range(count)))
-    if isinstance(meta, list) and len(meta) >= count and all(isinstance(n, bytes) for n in meta):
-        class_names = tuple(n.decode(errors="replace") for n in meta)
-    return ArrayImages(train, train, held_out, class_names, notes, shuffled=True)
 
 
 def _cifar_batch(path: Path, key: bytes) -> ImageSplit:
@@ -218,52 +203,42 @@ def _cifar_batch(path: Path, key: bytes) -> ImageSplit:
 
 def read_stl10(path: Path) -> ArrayImages:
     """Train and unlabelled pictures to learn from, the labelled ones to judge by."""
-    labelled, test = _labelled(path, "train"), _labelled(path, "test")
-    train = labelled
-    notes = [f"{path.name} lacks unlabeled_X.bin: training on the {len(labelled):,} labelled pictures alone"]
+    train = labelled = _stl_split(path, "train")
+    notes: tuple[str, ...] = ()
     if (path / "unlabeled_X.bin").is_file():
         more = _stl_images(path / "unlabeled_X.bin")
-        unknown = np.full(len(more), -1, dtype=np.int64)
-        train, notes = ImageSplit(_joined(labelled.images, more), np.append(labelled.labels, unknown)), []
+        images = np.empty((len(labelled) + len(more), 96, 96, 3), np.uint8)
+        np.concatenate([labelled.images, more], out=images)  # the 2.8 GB are in memory once
+        train = ImageSplit(images, np.append(labelled.labels, np.full(len(more), -1, np.int64)))
+    else:
+        notes = (f"{path.name} lacks unlabeled_X.bin: training on the {len(labelled):,} labelled pictures alone",)
     listed = path / "class_names.txt"
     words = listed.read_text(encoding="utf-8", errors="replace").split() if listed.is_file() else []
     names = tuple(words) if len(words) == 10 else tuple(map(str, range(1, 11)))
-    return ArrayImages(train, labelled, test, names, tuple(notes), shuffled=True)
+    return ArrayImages(train, labelled, _stl_split(path, "test"), names, notes, shuffled=True)
 
 
-def _labelled(path: Path, split: str) -> ImageSplit:
-    images, labels = _stl_images(path / f"{split}_X.bin"), _stl_labels(path / f"{split}_y.bin")
+def _stl_split(path: Path, split: str) -> ImageSplit:
+    images, labels = _stl_images(path / f"{split}_X.bin"), _stl_bytes(path / f"{split}_y.bin").astype(np.int64) - 1
+    if not len(labels) or labels.min() < 0 or labels.max() > 9:
+        raise BadInput(f"{path / f'{split}_y.bin'} holds labels other than 1 to 10; extract it again")
     if len(images) != len(labels):
         raise BadInput(f"{path} has {len(images):,} {split} pictures and {len(labels):,} labels; extract it again")
     return ImageSplit(images, labels)
 
 
-def _joined(first: NDArray[np.uint8], more: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """One array of both, filled piece by piece: the 2.8 GB are in memory once."""
-    images = np.empty((len(first) + len(more), *first.shape[1:]), np.uint8)
-    images[: len(first)] = first
-    for start in range(0, len(more), 1000):
-        images[len(first) + start :][:1000] = more[start : start + 1000]
-    return images
-
-
 def _stl_images(path: Path) -> NDArray[np.uint8]:
     """Three planes of 96 columns of 96 values."""
-    if not path.is_file():
-        raise BadInput(f"there is no {path.name} in {path.parent}; extract the archive again")
-    values = np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
+    values = _stl_bytes(path)
     if not len(values) or len(values) % (3 * 96 * 96):
         raise BadInput(f"{path} is cut short; extract it again")
     return values.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
 
 
-def _stl_labels(path: Path) -> NDArray[np.int64]:
+def _stl_bytes(path: Path) -> NDArray[np.uint8]:
     if not path.is_file():
         raise BadInput(f"there is no {path.name} in {path.parent}; extract the archive again")
-    labels = np.fromfile(path, dtype=np.uint8).astype(np.int64) - 1
-    if not len(labels) or labels.min() < 0 or labels.max() > 9:
-        raise BadInput(f"{path} holds labels other than 1 to 10; extract it again")
-    return labels
+    return np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
 # --- Tiny ImageNet: JPEG files, and the labels of val/ in a text file
@@ -276,34 +251,24 @@ def list_tiny_imagenet(path: Path) -> FileImages:
         raise BadInput(f"{path} holds no pictures in {'val' if train.names else 'train'}/; extract the archive again")
     ids = sorted({name.split(os.sep)[0] for name in train.names})
     label_of = {wnid: label for label, wnid in enumerate(ids)}
-    wnid_of, annotations = {}, path / "val" / "val_annotations.txt"
-    if annotations.is_file():
-        lines = annotations.read_text(encoding="utf-8", errors="replace").splitlines()
-        wnid_of = dict(line.split("\t")[:2] for line in lines if line.count("\t"))
+    wnid_of = _read_pairs(path / "val" / "val_annotations.txt")
     # Some people sort val/ into class folders; then the folder tells.
     val_ids = [wnid_of.get(name.split(os.sep)[-1], name.split(os.sep)[0]) for name in val.names]
     labels = [label_of[name.split(os.sep)[0]] for name in train.names] + [label_of.get(wnid, -1) for wnid in val_ids]
     names = [f"train{os.sep}{name}" for name in train.names] + [f"val{os.sep}{name}" for name in val.names]
-    return FileImages(
-        origin=str(path),
-        root=str(path),
-        names=names,
-        size_mtime=np.array(train.size_mtime + val.size_mtime, np.int64),
-        labels=np.array(labels, np.int64),
-        num_train=len(train.names),
-        class_names=_tiny_names(path, ids),
-        num_others=train.num_others + val.num_others,
-        unlisted=(*train.unlisted, *val.unlisted),
-    ).arranged()
+    size_mtime, unlisted = train.size_mtime + val.size_mtime, train.unlisted + val.unlisted
+    found = WalkedFiles(names, size_mtime, train.num_others + val.num_others, unlisted=unlisted)
+    return replace(found.labelled(path, labels, _tiny_names(path, ids)), num_train=len(train.names)).arranged()
 
 
 def _tiny_names(path: Path, ids: list[str]) -> tuple[str, ...]:
     """The first word for each class, its id where that is missing or another's too."""
-    words = dict.fromkeys(ids, "")
-    if (path / "words.txt").is_file():
-        for line in (path / "words.txt").read_text(encoding="utf-8", errors="replace").splitlines():
-            wnid, _, meaning = line.partition("\t")
-            if wnid in words:
-                words[wnid] = meaning.partition(",")[0].strip()
-    used = list(words.values())
-    return tuple(word if word and used.count(word) == 1 else wnid for wnid, word in words.items())
+    meanings = _read_pairs(path / "words.txt")
+    words = [meanings.get(wnid, "").partition(",")[0].strip() for wnid in ids]
+    return tuple(word if word and words.count(word) == 1 else wnid for wnid, word in zip(ids, words, strict=True))
+
+
+def _read_pairs(path: Path) -> dict[str, str]:
+    """The first two columns of a file with tabs; of none if it is not there."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    return dict(line.split("\t")[:2] for line in lines if "\t" in line)

@@ -67,12 +67,10 @@ def fetch(archive: Archive, root: Path, display: Display) -> Path:
 def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = False) -> Path:
     """Check the archive in `root` (unless `verified`: fetch has just done so), extract it, return its folder."""
     path, target = root / archive.name, root / archive.folder
-    if target.is_dir():
-        return target
     if not path.is_file():
         raise BadInput(f"there is no {archive.name} in {root}; use --download, or put {archive.url} there")
     with _alone(archive, root, display):
-        if target.is_dir():  # made by the process that had the lock
+        if target.is_dir():  # made by another process, which had the lock
             return target
         for old in root.iterdir():  # whoever made it did so under this lock, and is gone
             if re.fullmatch(rf"\.{re.escape(archive.folder)}\.\d+\.tmp", old.name) and not old.is_symlink():
@@ -84,10 +82,8 @@ def unpack(archive: Archive, root: Path, display: Display, *, verified: bool = F
             temporary.mkdir()
             _extract(path, temporary, display)
             if not (temporary / archive.folder).is_dir():
-                raise _damaged(path, f"it holds no {archive.folder}")
+                raise ValueError(f"it holds no {archive.folder}")
             (temporary / archive.folder).rename(target)
-        except BadInput:
-            raise
         except DAMAGE as error:
             raise _damaged(path, str(error) or "it ends early") from None
         finally:

@@ -3,7 +3,8 @@
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,6 +48,20 @@ class WalkedFiles:
     num_runs: int = 0  # directories that are runs of ours, which are not looked into
     unlisted: list[tuple[str, str]] = field(default_factory=list)
 
+    def labelled(self, root: Path, labels: Sequence[int], class_names: Iterable[str]) -> FileImages:
+        """The pictures, all to learn from, with their labels."""
+        return FileImages(
+            origin=str(root),
+            root=str(root),
+            names=self.names,
+            size_mtime=np.array(self.size_mtime, np.int64),
+            labels=np.array(labels, np.int64),
+            num_train=len(self.names),
+            class_names=tuple(class_names),
+            num_others=self.num_others,
+            unlisted=tuple(self.unlisted),
+        )
+
 
 def walk(root: Path) -> WalkedFiles:
     """Every picture below a folder, by extension, in the order of their names. Hidden files are left out.
@@ -77,27 +92,22 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: WalkedFiles) 
         name = entry.name
         if name.startswith(".") or name == "__MACOSX":
             continue
-        try:
+        is_picture, size_mtime = os.path.splitext(name)[1].lower() in EXTENSIONS, (-1, -1)
+        with suppress(OSError):  # a link to nothing or to itself: reading it gives the reason
             if entry.is_dir():
                 place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], name)
                 if place not in above:
                     _walk(entry.path, prefix + name + os.sep, (*above, place), found)
                 continue
-            if os.path.splitext(name)[1].lower() not in EXTENSIONS:
-                found.num_others += 1
-                continue
-            status = entry.stat()
-            if not stat.S_ISREG(status.st_mode):
-                found.num_others += 1
-                continue
-            size_mtime = (status.st_size, status.st_mtime_ns)
-        except OSError:  # a link to nothing or to itself: reading it gives the reason
-            if os.path.splitext(name)[1].lower() not in EXTENSIONS:
-                found.num_others += 1
-                continue
-            size_mtime = (-1, -1)
-        found.names.append(prefix + name)
-        found.size_mtime.append(size_mtime)
+            if is_picture:
+                status = entry.stat()
+                is_picture = stat.S_ISREG(status.st_mode)
+                size_mtime = (status.st_size, status.st_mtime_ns)
+        if is_picture:
+            found.names.append(prefix + name)
+            found.size_mtime.append(size_mtime)
+        else:
+            found.num_others += 1
 
 
 def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) -> FileImages:
@@ -117,24 +127,14 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
     train_top = _train_folder(parts, tops)
     level = 0 if train_top is None else 1
     judged = parts if train_top is None else [p for p in parts if p[0] == train_top and len(p) > 1]
-    kinds = (_classes(judged, start=level) if use_labels else None) or {}
+    kinds = _classes(judged, start=level) if use_labels else {}
 
     def label(path: Sequence[str]) -> int:
         # What lies in unlabeled/ is learned from without a class, even if it has folders.
         trusted = keep_all or train_top is None or path[0] == train_top or path[0].lower() in TEST_NAMES
         return kinds.get(path[level], -1) if len(path) > level + 1 and trusted else -1
 
-    files = FileImages(
-        origin=str(root),
-        root=str(root),
-        names=found.names,
-        size_mtime=np.array(found.size_mtime, np.int64),
-        labels=np.array([label(path) for path in parts], np.int64),
-        num_train=len(parts),
-        class_names=tuple(kinds),
-        num_others=found.num_others,
-        unlisted=tuple(found.unlisted),
-    )
+    files = found.labelled(root, [label(path) for path in parts], kinds)
     if keep_all:
         return files
     notes = [f"directories of runs are left out: {found.num_runs:,}"] if found.num_runs else []
@@ -148,10 +148,8 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
             notes.append(f"{left_out:,} pictures beside {places} are left out")
         files = replace(files.select(np.array(train + test)), num_train=len(train))
     files = replace(files, notes=tuple(notes)).arranged()
-    if not kinds:
-        return files
     told = f"{len(kinds)} classes, by folder; --set data.labels=none leaves them out"
-    return replace(files, notes=(*files.notes, told))
+    return replace(files, notes=(*files.notes, told)) if kinds else files
 
 
 def _train_folder(parts: Sequence[Sequence[str]], tops: dict[str, str]) -> str | None:
@@ -170,8 +168,8 @@ def _test_folder(parts: Sequence[Sequence[str]], tops: dict[str, str], kinds: di
     return next((top for top in there if top in labelled), there[0] if there else None)
 
 
-def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | None:
-    """The classes that the folders below level `start` name, or None where they name none.
+def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int]:
+    """The classes that the folders below level `start` name, if they name any.
 
     Folders are classes if all pictures lie in one of at least two, with none nested deeper but for a folder that is
     called the same in all of them (`images`), and if there are at least two pictures per class on average. A tenth
@@ -181,4 +179,4 @@ def _classes(parts: Sequence[Sequence[str]], *, start: int) -> dict[str, int] | 
     names = sorted({p[start] for p in inside})
     flat = len({tuple(p[start + 1 : -1]) for p in inside}) == 1
     enough = len(names) >= 2 and len(inside) >= 2 * len(names) and len(inside) >= 0.9 * len(parts)
-    return {name: label for label, name in enumerate(names)} if flat and enough else None
+    return {name: label for label, name in enumerate(names)} if flat and enough else {}

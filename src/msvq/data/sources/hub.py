@@ -60,9 +60,7 @@ def open_hub(name: str, *, use_labels: bool = True, keep_all: bool = False) -> H
     column = next((key for key, kind in features.items() if isinstance(kind, datasets.Image)), None)
     if column is None:
         raise BadInput(f"the data set {name!r} of the hub has no column of pictures, but {', '.join(features)}")
-    label = next((key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)), None)
-    label = label if use_labels else None
-    class_names = tuple(features[label].names) if label else ()
+    label = next((key for key, kind in features.items() if use_labels and isinstance(kind, datasets.ClassLabel)), None)
     labels = {n: _labels(table, label) for n, table in splits.items()}
     # A row is read whole, and any other column of pictures would be decoded on the way, whatever is in it.
     encoded = datasets.Image(decode=False)
@@ -79,7 +77,7 @@ def open_hub(name: str, *, use_labels: bool = True, keep_all: bool = False) -> H
         names=[f"{title} {i}" for title, length in zip(titles, lengths, strict=False) for i in range(length)],
         labels=np.concatenate([labels[n] for n in chosen]),
         num_train=sum(lengths) if keep_all else lengths[0],
-        class_names=class_names,
+        class_names=tuple(features[label].names) if label else (),
         tables=[tables[n] for n in chosen],
         column=column,
         rows=np.concatenate([np.stack([np.full(num, table), np.arange(num)], 1) for table, num in enumerate(lengths)]),

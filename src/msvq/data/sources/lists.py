@@ -4,6 +4,7 @@ import csv
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,12 @@ from msvq.data.sources.folders import FileImages
 
 LISTS = (".txt", ".csv", ".tsv")
 
-# Columns of a CSV list by name, in any order; without a header: file, label.
-_COLUMNS = {
-    "file": ("file", "path", "filename", "filepath", "file_name", "image", "picture", "name"),
-    "label": ("label", "class", "target", "category"),
-    "split": ("split", "set", "subset"),
-}
+# Columns of a CSV list by name, in any order: file, label and split. Without a header they come in this order.
+_COLUMNS = (
+    ("file", "path", "filename", "filepath", "file_name", "image", "picture", "name"),
+    ("label", "class", "target", "category"),
+    ("split", "set", "subset"),
+)
 
 
 def list_file(path: Path, *, use_labels: bool = True, keep_all: bool = False) -> FileImages:
@@ -32,23 +33,21 @@ def list_file(path: Path, *, use_labels: bool = True, keep_all: bool = False) ->
     if not rows:
         raise BadInput(f"the list {str(path)!r} is empty; it needs a file name per line")
     root = os.path.abspath(path.parent)
-    names = [row[0] for row in rows]
-    size_mtime = np.array([_size_mtime(os.path.join(root, name)) for name in names], np.int64).reshape(-1, 2)
-    words = sorted({row[1] for row in rows if row[1] not in ("", "-1")}, key=_rank)
-    kinds = {word: label for label, word in enumerate(words)} if use_labels and len(words) > 1 else {}
-    labels = np.array([kinds.get(row[1], -1) for row in rows], np.int64)
+    names, words, splits = map(list, zip(*rows, strict=True))
+    known = sorted({word for word in words if word not in ("", "-1")}, key=_rank)
+    kinds = {word: label for label, word in enumerate(known)} if use_labels and len(known) > 1 else {}
     files = FileImages(
         origin=str(path),
         root=root,
         names=names,
-        size_mtime=size_mtime,
-        labels=labels,
+        size_mtime=np.array([_size_mtime(os.path.join(root, name)) for name in names], np.int64),
+        labels=np.array([kinds.get(word, -1) for word in words], np.int64),
         num_train=len(names),
         class_names=tuple(kinds),
     )
     if keep_all:
         return files
-    is_test = np.array([row[2] in TEST_NAMES for row in rows])
+    is_test = np.array([split in TEST_NAMES for split in splits])
     return replace(files.select(np.argsort(is_test, kind="stable")), num_train=int((~is_test).sum())).arranged()
 
 
@@ -86,17 +85,13 @@ def _csv_rows(path: Path, rows: Iterator[list[str]]) -> Iterator[tuple[str, str,
     try:
         first = next((row for row in rows if any(map(str.strip, row))), [])
         titles = [title.strip().lower() for title in first]
-        places = {
-            key: next((titles.index(title) for title in known if title in titles), None)
-            for key, known in _COLUMNS.items()
-        }
-        if places["file"] is None:
-            places = {"file": 0, "label": 1, "split": 2}
-            if _cell(first, 0):
-                yield _cell(first, 0), _cell(first, 1), _cell(first, 2).lower()
+        places = [next((titles.index(t) for t in known if t in titles), None) for known in _COLUMNS]
+        if places[0] is None:
+            places, rows = [0, 1, 2], chain([first], rows)
         for row in rows:
-            if row and _cell(row, places["file"]):
-                yield _cell(row, places["file"]), _cell(row, places["label"]), _cell(row, places["split"]).lower()
+            name, label, split = (_cell(row, place) for place in places)
+            if name:
+                yield name, label, split.lower()
     except csv.Error as error:
         raise BadInput(f"the list {str(path)!r} is not valid CSV: {error}") from None
 
