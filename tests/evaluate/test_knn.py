@@ -173,9 +173,7 @@ def test_the_encoder_keeps_its_mode_when_a_batch_fails(training: bool) -> None:
 
     encoder = ResNet(width=2).train(training)
     with pytest.raises(OSError, match="disk"):
-        extract_features(
-            encoder, batches(), size=32, mean=(0.5,) * 3, std=(0.25,) * 3, device=torch.device("cpu"), feature_dim=16
-        )
+        extract_features(encoder, batches(), size=32, mean=(0.5,) * 3, std=(0.25,) * 3, device=torch.device("cpu"))
     assert encoder.training is training
 
 

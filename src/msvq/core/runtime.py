@@ -59,9 +59,8 @@ def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", 
 
 def cpu_has_bf16() -> bool:
     """Whether this processor multiplies in bf16 rather than emulating it."""
-    capabilities: dict[str, bool] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # older versions of PyTorch do not tell
+    # Older versions of PyTorch do not tell.
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
@@ -76,6 +75,17 @@ def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
     In the other formats it does nothing.
     """
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+@contextmanager
+def eval_mode(network: nn.Module) -> Iterator[None]:
+    """Inside, the network is in eval mode; then in the mode that it was in."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
 
 
 # --- memory

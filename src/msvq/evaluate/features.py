@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.distributed import map_sharded
 from msvq.core.errors import BadInput
-from msvq.core.runtime import autocast
+from msvq.core.runtime import autocast, eval_mode
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import Rows
@@ -35,24 +35,16 @@ def extract_features(
     std: Sequence[float],
     device: torch.device,
     precision: str = "fp32",
-    feature_dim: int = 0,
 ) -> Tensor:
-    """Features fp32 [N, d], on the CPU, of batches of pictures uint8 [n, H, W, 3]. The encoder's mode is restored.
-
-    Without any picture: [0, feature_dim].
-    """
-    was_training = encoder.training
-    encoder.eval()
+    """Features fp32 [N, d], on the CPU, of batches of pictures uint8 [n, H, W, 3]. The encoder's mode is restored."""
     parts = []
-    try:
+    with eval_mode(encoder):
         for images in batches:
             view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std)
             with autocast(device, precision):
                 features = encoder(view)
             parts.append(features.float().cpu())
-    finally:
-        encoder.train(was_training)
-    return torch.cat(parts) if parts else torch.zeros(0, feature_dim)
+    return torch.cat(parts) if parts else torch.zeros(0, 0)
 
 
 def feature_function(
