@@ -1,4 +1,4 @@
-"""Several processes that compute one thing: how they meet, agree and part, whose rows are whose, how tensors meet.
+"""Several processes that compute one thing: how they start and end, whose rows are whose, and collectives.
 
 Of W ranks, rank r holds the rows r, r + W, r + 2 W, ... of every batch. So rows come together by stacking, whatever the
 batch; and with picture i in batch-norm group i mod S, a rank that takes its rows j mod S / W for its groups has S / W
@@ -173,7 +173,7 @@ def _channels_last(x: Tensor) -> bool:
     return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
-# --- how processes meet, agree and part
+# --- how processes start, agree and end
 
 
 class RaisedOnOtherRank(BadInput):

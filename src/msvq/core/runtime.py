@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -39,11 +39,9 @@ def resolve_device(name: str) -> torch.device:
 
 def check_precision(name: str) -> Precision:
     """The name, if there is such a number format."""
-    known: tuple[Precision, ...] = get_args(Precision)
-    for precision in known:
-        if name == precision:
-            return precision
-    raise unknown("precision", name, known)
+    if name not in get_args(Precision):
+        raise unknown("precision", name, get_args(Precision))
+    return cast(Precision, name)
 
 
 def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:

@@ -20,6 +20,7 @@ from msvq.evaluate.labels import Rows
 from msvq.model.backbones import BackboneSettings
 
 AT_ONCE = 500  # pictures
+Features = Callable[[nn.Module, ImageSplit], Tensor]  # of an encoder and pictures: [N, d]
 
 NOT_FINITE = "the features are not all finite; the encoder's training broke down, or try --precision fp32"
 NO_TEST = "there is no labelled test picture to measure accuracy on; give a labelled test set"
@@ -49,7 +50,7 @@ def extract_features(
 
 def feature_function(
     data: ImageDataset, device: torch.device, precision: str, advance: Callable[[int], None] = lambda num: None
-) -> Callable[[nn.Module, ImageSplit], Tensor]:
+) -> Features:
     """A function from an encoder and pictures to features [N, d], as the data set is tested.
 
     `advance` is told how many pictures are done. On several ranks each computes a share, and has all in the end.

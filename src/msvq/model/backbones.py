@@ -41,7 +41,7 @@ class BackboneSettings(Section):
     """Which network, and what it starts from.
 
     `width`: channels of a ResNet's first stage; 64 is the standard one. `stem`: a ResNet's first layers. `init`:
-    weights to start training from (a file, a run, or "library"); what is built again to be filled does not look at it.
+    weights to start training from (a file, a run, or "library"); make_backbone does not look at it.
     """
 
     name: str = "resnet18"

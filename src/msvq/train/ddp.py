@@ -14,7 +14,7 @@ from msvq.model.norm import convert_sync_batchnorm_, running_statistics
 
 
 def wrap_ddp(method: Method) -> nn.Module:
-    """What to call instead of the method, so that gradients are means over the processes; the method itself alone."""
+    """What to call instead of the method, so that gradients are means over the processes; itself if there is one."""
     if world_size() == 1:
         return method
     convert_sync_batchnorm_(method)

@@ -1,17 +1,18 @@
 """What is measured between epochs: kNN accuracy; health of features, teachers and queues; the audit of soft labels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from msvq.core.distributed import all_gather
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.false_negatives import Audit
 from msvq.evaluate.diagnostics.health import AnalyzeSettings, Pairs, measure_health, queue_health, teacher_distances
+from msvq.evaluate.features import Features
 from msvq.evaluate.knn import EvaluateSettings, knn_accuracy
 from msvq.evaluate.labels import held_out
 from msvq.train.callbacks import TrainerCallback
@@ -19,8 +20,6 @@ from msvq.train.ddp import gather_soft_labels
 from msvq.train.trainer import StepOutput, Trainer
 
 VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
-
-Features = Callable[[nn.Module, ImageSplit], Tensor]
 
 
 def is_due(epoch: int, every: int, epochs: int) -> bool:

@@ -72,9 +72,9 @@ def has_nothing_to_lose(out: Path) -> bool:
 
 
 def invalidate_results(out: Path) -> None:
-    """Remove what only a finished run has, before it is trained on: nothing shall pass for the new result."""
+    """Remove what only a finished run has, before it is trained on, so that it is not taken for the new result."""
     if is_main_process():
-        for name in ("report.html", "encoder.json", "encoder.safetensors"):
+        for name in reversed(FINISHED):
             (out / name).unlink(missing_ok=True)
 
 

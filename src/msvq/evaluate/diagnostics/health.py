@@ -16,6 +16,7 @@ from msvq.core.runtime import autocast, eval_mode
 from msvq.core.schema import MayChange, Section
 from msvq.data.augment import Augment
 from msvq.data.store import ImageSplit
+from msvq.evaluate.features import Features
 from msvq.methods.base import Method
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
@@ -134,7 +135,7 @@ def measure_health(
     method: Method,
     *,
     pictures: ImageSplit,
-    features: Callable[[nn.Module, ImageSplit], Tensor],
+    features: Features,
     pairs: Pairs | None = None,
 ) -> dict[str, float]:
     """How far the encoder tells pictures apart, on a fixed sample of them, by the names that the log has.
