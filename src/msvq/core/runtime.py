@@ -67,14 +67,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=DTYPES.get(precision, torch.bfloat16), enabled=precision in DTYPES)
 
 
-def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Scales the loss where gradients would vanish in fp16, and leaves out steps whose gradients overflow.
-
-    In the other formats it does nothing.
-    """
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-
-
 @contextmanager
 def eval_mode(network: nn.Module) -> Iterator[None]:
     """Inside, the network is in eval mode; then in the mode that it was in."""

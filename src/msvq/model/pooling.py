@@ -74,14 +74,13 @@ def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.
     pictures = torch.zeros(2, 3, size, size)
     try:
         with eval_mode(network):
-            shape = _shape(network(pictures), name)
-    except BadInput:
-        raise
+            output = network(pictures)
     except Exception as error:  # whatever the code of others may raise
         raise BadInput(
             f"backbone {name} cannot take pictures of {size} pixels ({first_line(error, 200)}); --set {setting} to "
             f"what it takes{_instead(setting)}, or give another --backbone"
         ) from error
+    shape = _shape(output, name)
     mode, pictures = "eval", pictures.to(memory_format=torch.channels_last)
     try:
         with torch.random.fork_rng(devices=[]):

@@ -8,8 +8,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from msvq.core.distributed import all_gather, all_reduce_mean_, world_size
-from msvq.methods.base import Method, SoftLabel
+from msvq.core.distributed import all_reduce_mean_, world_size
+from msvq.methods.base import Method
 from msvq.model.norm import convert_sync_batchnorm_, running_statistics
 
 
@@ -46,8 +46,3 @@ def sync_batchnorm_stats(method: Method) -> None:
     """Make the running statistics those of all processes, as they would be in one; after each step."""
     if world_size() > 1:
         all_reduce_mean_(running_statistics(method))
-
-
-def gather_soft_labels(soft_labels: Sequence[SoftLabel]) -> tuple[SoftLabel, ...]:
-    """What the teachers saw in the whole batch."""
-    return tuple(soft_label._replace(z=all_gather(soft_label.z)) for soft_label in soft_labels)

@@ -16,7 +16,6 @@ from msvq.evaluate.features import Features
 from msvq.evaluate.knn import EvaluateSettings, knn_accuracy
 from msvq.evaluate.labels import held_out
 from msvq.train.callbacks import TrainerCallback
-from msvq.train.ddp import gather_soft_labels
 from msvq.train.trainer import StepOutput, Trainer
 
 VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
@@ -102,7 +101,8 @@ class AnalysisMonitor(TrainerCallback):
             self.audit.reset()
         self.audited = trainer.epoch
         for soft_labels, labels in output.soft_labels:
-            self.audit.add(gather_soft_labels(soft_labels), all_gather(labels))
+            whole = [soft_label._replace(z=all_gather(soft_label.z)) for soft_label in soft_labels]
+            self.audit.add(whole, all_gather(labels))
 
     def on_epoch_end(self, trainer: Trainer) -> Mapping[str, Any]:
         """The numbers, by the names they get in the log."""
@@ -139,7 +139,7 @@ def curves(audit: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     found = {name: audit[name]["found"] for name in (*views, "all")}
     labels = {name: {key: audit[name][key] for key in ("mass", "entropy")} for name in views}
-    lines = (
-        {"false_negatives": found, "same_class_share": audit["same_class_share"]} if None not in found.values() else {}
-    )
-    return {**lines, "soft_labels": labels, "disagreement": audit["disagreement"]}
+    lines: dict[str, Any] = {"soft_labels": labels, "disagreement": audit["disagreement"]}
+    if None in found.values():
+        return lines
+    return {"false_negatives": found, "same_class_share": audit["same_class_share"], **lines}
