@@ -16,7 +16,7 @@ from msvq.evaluate import knn
 from msvq.evaluate.diagnostics.gallery import choose_queries, nearest
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 
 
 def slow_knn(bank: list[list[float]], labels: list[int], query: list[float], k: int, temp: float) -> int:

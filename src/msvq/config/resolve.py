@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, tell, unknown
-from msvq.core.schema import assign, explain, known_keys, load_yaml, parse_assignment
+from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
 from msvq.methods import METHODS
@@ -61,7 +60,7 @@ class Flags:
                 "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
             )
         _assign_all(values, assignments)
-        settings = _validate(values)
+        settings = Settings.parse(values)
         check_backbone(settings.backbone)
         options = METHODS[settings.method_name].check_options(settings.method_options)
         return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
@@ -85,14 +84,7 @@ class Flags:
 
 def read_config(path: Path) -> Settings:
     """The complete settings that a run has written. Nothing that they name is loaded or run."""
-    return _validate(read_recipe(path))
-
-
-def _validate(values: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        raise explain(error, known_keys(error, Settings)) from None
+    return Settings.parse(read_recipe(path))
 
 
 def recipe_names() -> list[str]:

@@ -82,12 +82,10 @@ class ArrayCache:
         on_damage: Callable[[Damaged], str],
     ) -> Content:
         """What is there, or is made now by `make`, which calls `write`."""
-        try:
-            found = self.read(accept)
-        except Damaged:
-            found = None
-        if found is not None:
-            return found
+        with suppress(Damaged):
+            if (found := self.read(accept)) is not None:
+                return found
+        found = None
         with lock(self.folder.parent / LOCK, on_busy=lambda: self.display.note(busy)):
             try:
                 found = self.read(accept)  # another process may have made it meanwhile

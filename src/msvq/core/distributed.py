@@ -179,9 +179,6 @@ def _channels_last(x: Tensor) -> bool:
 class RaisedOnOtherRank(BadInput):
     """A mistake that another process tells the user about."""
 
-    def __init__(self) -> None:
-        super().__init__("")
-
 
 class LostContact(ConnectionError):
     """Another process has died, or does not answer."""
@@ -197,10 +194,9 @@ def process_group() -> Iterator[None]:
     if dist.is_initialized():
         raise BadInput("torch.distributed is initialised already; msvq.pretrain does that itself")
     limit = time_limit()
-    with_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     try:
         store, number, num = meeting_place(limit)
-        backend = "cpu:gloo,cuda:nccl" if with_gpus else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=num, timeout=limit)
         long_timeout_group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
         yield

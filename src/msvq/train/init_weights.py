@@ -1,7 +1,6 @@
 """What a run starts from: weights of a file, of an earlier run or of a library, fitted to its backbone."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,11 +62,8 @@ class InitialWeights(NamedTuple):
         write_atomically(out / INITIAL, lambda file: file.write(self.content))
 
 
-Fetch = Callable[[str, int], dict[str, Tensor]]
-
-
-def load_initial_weights(settings: Settings, size: int, fetch: Fetch = library_weights) -> InitialWeights | None:
-    """What `backbone.init` names, fitted to the backbone; None: it names nothing. `fetch` gets a library's weights."""
+def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None:
+    """What `backbone.init` names, fitted to the backbone; None: it names nothing."""
     source = settings.backbone.init
     if source is None:
         return None
@@ -77,7 +73,7 @@ def load_initial_weights(settings: Settings, size: int, fetch: Fetch = library_w
         name = settings.backbone.name
         if is_user_code(name):
             raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
-        found = fetch(name, size)
+        found = library_weights(name, size)
     else:
         source = str(expanduser(source).absolute())
         found = weights_at(Path(source))
