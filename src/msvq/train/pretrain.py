@@ -206,12 +206,9 @@ def make_trainer(
         monitors.append(KnnMonitor(data, evaluation, features=features))
     else:
         display.note("note: no labels, so no accuracy: rank and spread tell of a collapse")
-    every, pairs = config.analyze.every, pair_function(data.train, augment, loader.device, precision)
-    monitors.append(
-        AnalysisMonitor(
-            data.train, config.analyze, every=every or config.evaluate.every, features=features, pairs=pairs
-        )
-    )
+    every = config.analyze.every or config.evaluate.every
+    pairs = pair_function(data.train, augment, loader.device, precision)
+    monitors.append(AnalysisMonitor(data.train, config.analyze, every=every, features=features, pairs=pairs))
     return Trainer(
         method,
         loader,

@@ -94,12 +94,7 @@ def thumbnails(pictures: ImageSplit) -> NDArray[np.uint8]:
 
 
 def save_map(
-    path: Path,
-    data: ImageDataset,
-    encoders: dict[str, nn.Module],
-    features: Features,
-    *,
-    num: int = 1500,
+    path: Path, data: ImageDataset, encoders: dict[str, nn.Module], features: Features, *, num: int = 1500
 ) -> None:
     """Write a map of at most `num` pictures by each of the encoders ("before", "after"), and what it shows.
 

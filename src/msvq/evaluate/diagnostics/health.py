@@ -132,11 +132,7 @@ def queue_health(method: nn.Module, *, steps: int) -> dict[str, float]:
 
 
 def measure_health(
-    method: Method,
-    *,
-    pictures: ImageSplit,
-    features: Features,
-    pairs: Pairs | None = None,
+    method: Method, *, pictures: ImageSplit, features: Features, pairs: Pairs | None = None
 ) -> dict[str, float]:
     """How far the encoder tells pictures apart, on a fixed sample of them, by the names that the log has.
 
