@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -56,20 +57,18 @@ def feature_function(
     `advance` is told how many pictures are done. On several ranks each computes a share, and has all in the end.
     """
 
-    def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
-        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.slice(rows.start, rows.stop)))
+    extract = partial(
+        extract_features, size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
+    )
 
-    def of_share(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
-        def batches() -> Iterator[NDArray[uint8]]:
-            for images in pictures.batches_in_order(AT_ONCE):
-                yield images
-                advance(len(images))
+    def batches(pictures: ImageSplit) -> Iterator[NDArray[uint8]]:
+        for images in pictures.batches_in_order(AT_ONCE):
+            yield images
+            advance(len(images))
 
-        return extract_features(
-            encoder, batches(), size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
-        )
-
-    return features
+    return lambda encoder, pictures: map_sharded(
+        len(pictures), lambda rows: extract(encoder, batches(pictures.slice(rows.start, rows.stop)))
+    )
 
 
 @dataclass

@@ -5,7 +5,7 @@ encoder loads into the library's own network.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -42,10 +42,10 @@ def check_library(name: str) -> None:
         except ImportError:
             raise BadInput(f"backbone {name} needs timm; pip install 'msvq[timm]' gives it") from None
     if model.partition(".")[0] not in library_names(library):
-        raise unknown_backbone(name, ())
+        raise unknown_backbone(name)
 
 
-def unknown_backbone(name: str, own: Mapping[str, Any] | tuple[str, ...]) -> BadInput:
+def unknown_backbone(name: str, own: Iterable[str] = ()) -> BadInput:
     """The error for a backbone that does not exist, with the nearest one that does; `own`: those of this package."""
     asked, _, plain = name.rpartition(":")
     full = {model: f"{library}:{model}" for library in reversed(LIBRARIES) for model in library_names(library)}

@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,8 +50,8 @@ def analyze(
     settings = run.config
     if method is not None:
         settings = settings.model_copy(update={"method": {**settings.method, "name": method}})
-    source = settings.data.model_copy(update={} if data is None else {"source": data})
-    settings = settings.model_copy(update={"data": source})
+    if data is not None:
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"source": data})})
     dataset, _ = open_for(run, data, data_root, moved=True, display=display)
     with closing(dataset):
         if run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
@@ -68,15 +67,6 @@ def analyze(
         return evaluate_finished_run(
             run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display
         )
-
-
-@contextmanager
-def _noted(protocol: str, display: Display) -> Iterator[None]:
-    """What cannot be measured is told, and stops nothing else: the rest shows what went wrong."""
-    try:
-        yield
-    except BadInput as error:
-        display.note(f"note: no {protocol} accuracy: {error}")
 
 
 def evaluate_finished_run(
@@ -103,9 +93,11 @@ def evaluate_finished_run(
         vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.labelled)), temp=settings.evaluate.knn_temp)
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
         changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
-        with _noted("kNN", display):
+        try:
             found = run_protocol("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
+        except BadInput as error:  # which stops nothing else: the rest shows what went wrong
+            display.note(f"note: no kNN accuracy: {error}")
     audit, gallery = audit_soft_labels(
         method, data, loader, make_augment(settings, data), precision=precision, display=display
     )
