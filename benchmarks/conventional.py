@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from msvq.model.backbones import ResNet, resolve_stem
 from msvq.model.heads import moco_head
+from msvq.model.resnet import ResNet, resolve_stem
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 SPLITS = 8

@@ -25,7 +25,7 @@ from msvq.core.runtime import autocast
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.methods import Batch
-from msvq.model.backbones import ResNet, resolve_stem
+from msvq.model.resnet import ResNet, resolve_stem
 from msvq.model.teacher import Network, Teacher
 from msvq.train.trainer import Trainer
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from msvq.data.augment import STRONG, WEAK, Augment
 from msvq.data.patterns import make_patterns
 from msvq.methods import MSVQ, Batch
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 
 
 def main(num_pictures: int = 2048, epochs: int = 2, width: int = 8) -> list[float]:

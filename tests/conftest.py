@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.methods import Batch, Method
-from msvq.model.backbones import ResNet
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
+from msvq.model.resnet import ResNet
 from msvq.model.teacher import Network, Teacher
 from msvq.report.page import write_report
 

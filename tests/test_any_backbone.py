@@ -21,7 +21,7 @@ from msvq.config.settings import Settings
 from msvq.core.array_cache import verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.model import backbones
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 from msvq.preflight.bench import bench
 from msvq.runs.encoder import SEAL, load_encoder
 from msvq.runs.evaluate import evaluate
@@ -306,10 +306,12 @@ def test_weights_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return ResNet(width=2, stem="standard").state_dict()
 
     settings = small(init="library", stem="standard")
-    start = load_initial_weights(settings, 16, fetch)
-    assert start is not None and start.source == "library" and asked == [("resnet18", 16)]
-    with pytest.raises(BadInput, match=r"backbone\.stem=standard"):
-        load_initial_weights(small(init="library"), 16, fetch)
+    with monkeypatch.context() as patch:
+        patch.setattr("msvq.train.init_weights.library_weights", fetch)
+        start = load_initial_weights(settings, 16)
+        assert start is not None and start.source == "library" and asked == [("resnet18", 16)]
+        with pytest.raises(BadInput, match=r"backbone\.stem=standard"):
+            load_initial_weights(small(init="library"), 16)
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no network in this test")

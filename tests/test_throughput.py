@@ -13,8 +13,8 @@ import torch
 
 from msvq.data.patterns import make_patterns
 from msvq.methods import METHODS, Batch
-from msvq.model.backbones import ResNet
 from msvq.model.losses import l2_normalize
+from msvq.model.resnet import ResNet
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

@@ -16,8 +16,9 @@ from msvq.evaluate import features
 from msvq.evaluate.features import EvalContext
 from msvq.evaluate.finetune import FinetuneSettings, finetune, learning_part
 from msvq.evaluate.linear import SEED, Classifier
-from msvq.model.backbones import BackboneSettings, ResNet
+from msvq.model.backbones import BackboneSettings
 from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
+from msvq.model.resnet import ResNet
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from msvq.evaluate import knn
 from msvq.evaluate.diagnostics.gallery import choose_queries, nearest
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 
 
 def slow_knn(bank: list[list[float]], labels: list[int], query: list[float], k: int, temp: float) -> int:
@@ -173,9 +173,7 @@ def test_the_encoder_keeps_its_mode_when_a_batch_fails(training: bool) -> None:
 
     encoder = ResNet(width=2).train(training)
     with pytest.raises(OSError, match="disk"):
-        extract_features(
-            encoder, batches(), size=32, mean=(0.5,) * 3, std=(0.25,) * 3, device=torch.device("cpu"), feature_dim=16
-        )
+        extract_features(encoder, batches(), size=32, mean=(0.5,) * 3, std=(0.25,) * 3, device=torch.device("cpu"))
     assert encoder.training is training
 
 

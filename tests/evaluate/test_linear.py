@@ -21,7 +21,8 @@ from msvq.evaluate.features import EvalContext, Scores
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.linear import Classifier, LinearSettings, linear_evaluation, new_head
 from msvq.evaluate.protocols import PROTOCOLS
-from msvq.model.backbones import BackboneSettings, ResNet
+from msvq.model.backbones import BackboneSettings
+from msvq.model.resnet import ResNet
 
 CPU = torch.device("cpu")
 COLOURS = np.array([(250, 10, 10), (10, 250, 10), (10, 10, 250)])

@@ -23,8 +23,8 @@ from msvq.methods.simclr import SimCLR
 from msvq.methods.simsiam import SimSiam
 from msvq.methods.snclr import SNCLR
 from msvq.methods.supervised import Supervised
-from msvq.model.backbones import ResNet
 from msvq.model.losses import cross_view, info_nce, l2_normalize, negative_cosine, neighbour_contrast, nt_xent
+from msvq.model.resnet import ResNet
 
 Make = Callable[..., Any]
 N, DIM, SIZE = 5, 6, 12

@@ -12,7 +12,7 @@ from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Batch
 from msvq.methods.unmix import UnMix, paste_box
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 
 Make = Callable[..., Any]
 SMALL = {"queue_size": 32, "hidden_dim": 16, "output_dim": 8, "bn_splits": 1, "shuffle": False}

@@ -9,9 +9,9 @@ from torch import nn
 
 from msvq.core.errors import BadInput
 from msvq.methods.simsiam import SimSiam
-from msvq.model.backbones import BackboneSettings, PointConv2d, ResNet, Stem, make_backbone
+from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.heads import mlp, moco_head
-from msvq.model.resnet import Bottleneck
+from msvq.model.resnet import Bottleneck, PointConv2d, ResNet, Stem
 
 
 def count(module: nn.Module) -> int:

@@ -12,9 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from msvq.core.errors import BadInput
-from msvq.model.backbones import BackboneSettings, ResNet, make_backbone
+from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.initial import match_state_dict, read_weights
 from msvq.model.pooling import Pooled
+from msvq.model.resnet import ResNet
 
 State = dict[str, Tensor]
 

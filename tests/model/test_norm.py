@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from msvq.model import norm as module
-from msvq.model.backbones import ResNet
 from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
+from msvq.model.resnet import ResNet
 from msvq.model.teacher import Network
 
 

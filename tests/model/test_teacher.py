@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 from msvq.model.teacher import Network, Teacher
 
 

@@ -8,7 +8,7 @@ from tests.search.conftest import NUM, Says
 from torch import Tensor
 
 import msvq
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 from msvq.search import feature_shards
 
 

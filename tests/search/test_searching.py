@@ -187,7 +187,7 @@ def test_an_index_that_cannot_be_read_back_is_one_sentence(
         patch.setattr("msvq.core.array_cache.map_checked", broken)
         with pytest.raises(msvq.BadInput, match=r"cannot be read back \(No such file"):
             index_of(small_run, photos)
-        patch.setattr(ArrayCache, "read", lambda *arguments, **options: None)
+        patch.setattr(ArrayCache, "read_manifest", lambda cache: None)
         with pytest.raises(msvq.BadInput, match="was deleted"):
             index_of(small_run, photos)
     assert len(index_of(small_run, photos)) == NUM

@@ -21,7 +21,7 @@ from msvq.data.loader import Loader
 from msvq.data.patterns import make_patterns
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 from msvq.train.trainer import Trainer
 
 SMALL = {"queue_size": 64, "hidden_dim": 16, "output_dim": 8}

@@ -118,7 +118,7 @@ def test_an_error_of_a_callback_comes_after_the_checkpoint(tmp_path: Path, whole
 def test_all_wait_for_what_is_heard_where_somebody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for listens, expected in ((True, [0, 1, "all meet"]), (False, [])):
         logger, said, order = Heard(), list[str](), list[object]()
-        monkeypatch.setattr("msvq.train.callbacks.wait_for_first", lambda order=order: order.append("all meet"))
+        monkeypatch.setattr("msvq.train.callbacks.barrier", lambda order=order: order.append("all meet"))
         monkeypatch.setattr(logger, "on_log", lambda line, order=order: order.append(line["step"]))
         callbacks, trainer = CallbackList([logger] if listens else [], said.append), trainer_in(tmp_path, said)
         trainer.log.rewind(-1)

@@ -23,7 +23,7 @@ import msvq
 from msvq.cli import main
 from msvq.core.errors import BadInput
 from msvq.methods import METHODS, Method
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer

@@ -9,7 +9,7 @@ from torch import nn
 from msvq.core.runtime import warmup_cosine
 from msvq.methods.base import Method
 from msvq.methods.simsiam import SimSiam
-from msvq.model.backbones import ResNet
+from msvq.model.resnet import ResNet
 from msvq.train.optim import make_optimiser
 
 PER_EPOCH = 195  # CIFAR at batch 256

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
-from msvq.data.augment import Augment, ViewSettings
+from msvq.data.augment import Augment
 from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
@@ -33,17 +33,13 @@ def _sizes(settings: Settings, size: int) -> dict[int, str]:
     """Every size of pictures beside `data.size` that the network may get, with the setting that asks for it."""
     crops = {side: "train.resolution" for _, side in settings.train.resolution or []}
     sizes = dict(crops)
-    for kind, view in _kinds(settings).items():
+    for kind, view in settings.augment:
         for side in (size, *crops):
             sizes.setdefault(view.side(side), f"augment.{kind}.scale")
     sizes |= {} if settings.data.test_size is None else {settings.data.test_size: "data.test_size"}
     return {side: setting for side, setting in sizes.items() if side != size}
 
 
-def _kinds(settings: Settings) -> dict[str, ViewSettings]:
-    return {kind: getattr(settings.augment, kind) for kind in type(settings.augment).model_fields}
-
-
 def make_augment(settings: Settings, data: ImageDataset) -> Augment:
     """The views that a method may ask for."""
-    return Augment(_kinds(settings), size=data.size, mean=data.mean, std=data.std)
+    return Augment(dict(settings.augment), size=data.size, mean=data.mean, std=data.std)

@@ -1,17 +1,16 @@
 """Settings: a recipe, then the command's flags, then `--set`; typed, complete, every bad key named."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, tell, unknown
-from msvq.core.schema import assign, explain, known_keys, load_yaml, parse_assignment
+from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
 from msvq.methods import METHODS
@@ -39,9 +38,43 @@ class Flags:
     compile: bool | None = None
 
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
-        """The settings that they ask for. `base`: those of a run that goes on, unless a recipe is named."""
-        flags = {field.name: getattr(self, field.name) for field in fields(self)}
-        return resolve(base=base if self.recipe is None else None, **flags)
+        """The complete settings that they ask for.
+
+        `base`: plain values to take instead of a recipe, unless one is named, such as the settings of a run that goes
+        on.
+        """
+        assignments = self._assignments()
+        if base is not None and self.recipe is None:
+            values = {key: _unshared(value) for key, value in base.items()}
+        else:
+            source = str(assignments.get("data.source") or "patterns")
+            values = read_recipe(self.recipe if self.recipe is not None else RECIPE_OF.get(source, "folder"))
+        name = assignments.pop("method.name", self.method)
+        for path in [path for path in assignments if path.startswith("method_defaults.")]:
+            assign(values, path, assignments.pop(path), whole=True)
+        _choose_method(values, name)
+        _choose_backbone(values, assignments.pop("backbone.name", self.backbone))
+        from_recipe = base is None or self.recipe is not None
+        if from_recipe and values["backbone"].get("init") == LIBRARY and "backbone.init" not in assignments:
+            raise BadInput(
+                "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
+            )
+        _assign_all(values, assignments)
+        settings = Settings.parse(values)
+        check_backbone(settings.backbone)
+        options = METHODS[settings.method_name].check_options(settings.method_options)
+        return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
+
+    def _assignments(self) -> dict[str, Any]:
+        """What they set, by key.path; the overrides have the last word."""
+        if isinstance(self.overrides, str):
+            raise BadInput(f"overrides is a list of such strings, not one of them: [{self.overrides!r}]")
+        told = {f"train.{key}": getattr(self, key) for key in ("epochs", "seed", "device", "precision", "compile")}
+        told |= {"data.source": self.data, "data.root": self.data_root, "backbone.init": self.init}
+        plain = {path: str(value) if isinstance(value, Path) else value for path, value in told.items()}
+        return {path: value for path, value in plain.items() if value is not None} | dict(
+            map(parse_assignment, self.overrides)
+        )
 
     def kept(self, settings: Settings) -> list[str] | None:
         """What was named of the settings, where the rest is fitted to one's own pictures; None: nothing is fitted."""
@@ -51,10 +84,7 @@ class Flags:
 
 def read_config(path: Path) -> Settings:
     """The complete settings that a run has written. Nothing that they name is loaded or run."""
-    try:
-        return Settings.model_validate(read_recipe(path))
-    except ValidationError as error:
-        raise explain(error, known_keys(error, Settings)) from None
+    return Settings.parse(read_recipe(path))
 
 
 def recipe_names() -> list[str]:
@@ -99,53 +129,9 @@ def _unshared(value: Any, depth: int = 0) -> Any:
     return {key: _unshared(inner, depth + 1) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-def resolve(
-    *,
-    recipe: str | Path | None = None,
-    base: Mapping[str, Any] | None = None,
-    data: str | None = None,
-    data_root: str | Path | None = None,
-    method: str | None = None,
-    backbone: str | None = None,
-    init: str | Path | None = None,
-    overrides: Iterable[str] = (),
-    **train: Any,
-) -> Settings:
-    """Complete settings from a recipe, the named flags, `train` values that are not None, and `--set`.
-
-    `base`: plain values to take instead of a recipe, such as the settings of a run that goes on.
-    """
-    if isinstance(overrides, str):
-        raise BadInput(f"overrides is a list of such strings, not one of them: [{overrides!r}]")
-    flags = {f"train.{key}": value for key, value in train.items() if value is not None}
-    if data is not None:
-        flags["data.source"] = data
-    if data_root is not None:
-        flags["data.root"] = str(data_root)
-    if init is not None:
-        flags["backbone.init"] = str(init)
-    assignments = {**flags, **dict(map(parse_assignment, overrides))}
-    if base is not None:
-        values = {key: _unshared(value) for key, value in base.items()}
-    else:
-        source = str(assignments.get("data.source") or "patterns")
-        values = read_recipe(recipe if recipe is not None else RECIPE_OF.get(source, "folder"))
-    name = assignments.pop("method.name", method)
-    for path in [path for path in assignments if path.startswith("method_defaults.")]:
-        assign(values, path, assignments.pop(path), whole=True)
-    _choose_method(values, name)
-    _choose_backbone(values, assignments.pop("backbone.name", backbone))
-    asked = values["backbone"].get("init")
-    if base is None and asked == LIBRARY and "backbone.init" not in assignments:
-        raise BadInput("the recipe starts from weights of the network; to allow that, name it yourself: --init library")
-    _assign_all(values, assignments)
-    try:
-        settings = Settings.model_validate(values)
-    except ValidationError as error:
-        raise explain(error, known_keys(error, Settings)) from None
-    check_backbone(settings.backbone)
-    options = METHODS[settings.method_name].check_options(settings.method_options)
-    return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
+def resolve(base: Mapping[str, Any] | None = None, **flags: Any) -> Settings:
+    """The complete settings that `Flags` of these names ask for."""
+    return Flags(**flags).settings(base)
 
 
 def _choose_method(values: dict[str, Any], name: str | None) -> None:

@@ -65,16 +65,12 @@ class ArrayCache:
             raise Damaged("it belongs to other pictures")
         return manifest
 
-    def read(self, accept: Callable[[Manifest], bool], *, fresh: bool = False) -> Content | None:
-        """Manifest and arrays, mapped; None if they are not there or not accepted; or Damaged.
-
-        `fresh`: this process has just written them, so that there is nothing to check.
-        """
+    def read(self, accept: Callable[[Manifest], bool]) -> Content | None:
+        """Manifest and arrays, mapped; None if they are not there or not accepted; or Damaged."""
         manifest = self.read_manifest()
-        if manifest is None or not (fresh or accept(manifest)):
+        if manifest is None or not accept(manifest):
             return None
-        expected = {} if fresh else manifest["files"]
-        return manifest, map_checked(self.folder, self.dtypes, expected, self.display, self.what)
+        return manifest, map_checked(self.folder, self.dtypes, manifest["files"], self.display, self.what)
 
     def open(
         self,
@@ -85,12 +81,10 @@ class ArrayCache:
         on_damage: Callable[[Damaged], str],
     ) -> Content:
         """What is there, or is made now by `make`, which calls `write`."""
-        try:
-            found = self.read(accept)
-        except Damaged:
-            found = None
-        if found is not None:
-            return found
+        with suppress(Damaged):
+            if (found := self.read(accept)) is not None:
+                return found
+        found = None
         with lock(self.folder.parent / LOCK, on_busy=lambda: self.display.note(busy)):
             try:
                 found = self.read(accept)  # another process may have made it meanwhile
@@ -126,14 +120,14 @@ class ArrayCache:
         return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
     def _read_back(self) -> Content:
+        """What this process has just written, so that its checksums need not be compared."""
         place = f"the {self.kind} in {str(self.folder)!r}"
         try:
-            found = self.read(lambda manifest: True, fresh=True)
+            if (manifest := self.read_manifest()) is not None:
+                return manifest, map_checked(self.folder, self.dtypes, {}, self.display, self.what)
         except Damaged as damage:
             raise BadInput(f"{place} cannot be read back ({damage}); is the disk failing?") from None
-        if found is None:
-            raise BadInput(f"{place} was deleted as soon as it was written; give the command again")
-        return found
+        raise BadInput(f"{place} was deleted as soon as it was written; give the command again")
 
 
 def _remove_leftovers(own: Path) -> None:

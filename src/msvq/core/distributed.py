@@ -1,4 +1,4 @@
-"""Several processes that compute one thing: how they meet, agree and part, whose rows are whose, how tensors meet.
+"""Several processes that compute one thing: how they start and end, whose rows are whose, and collectives.
 
 Of W ranks, rank r holds the rows r, r + W, r + 2 W, ... of every batch. So rows come together by stacking, whatever the
 batch; and with picture i in batch-norm group i mod S, a rank that takes its rows j mod S / W for its groups has S / W
@@ -173,14 +173,11 @@ def _channels_last(x: Tensor) -> bool:
     return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
-# --- how processes meet, agree and part
+# --- how processes start, agree and end
 
 
 class RaisedOnOtherRank(BadInput):
     """A mistake that another process tells the user about."""
-
-    def __init__(self) -> None:
-        super().__init__("")
 
 
 class LostContact(ConnectionError):
@@ -197,10 +194,9 @@ def process_group() -> Iterator[None]:
     if dist.is_initialized():
         raise BadInput("torch.distributed is initialised already; msvq.pretrain does that itself")
     limit = time_limit()
-    with_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     try:
         store, number, num = meeting_place(limit)
-        backend = "cpu:gloo,cuda:nccl" if with_gpus else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=num, timeout=limit)
         long_timeout_group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))
         yield

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -39,11 +39,9 @@ def resolve_device(name: str) -> torch.device:
 
 def check_precision(name: str) -> Precision:
     """The name, if there is such a number format."""
-    known: tuple[Precision, ...] = get_args(Precision)
-    for precision in known:
-        if name == precision:
-            return precision
-    raise unknown("precision", name, known)
+    if name not in get_args(Precision):
+        raise unknown("precision", name, get_args(Precision))
+    return cast(Precision, name)
 
 
 def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
@@ -59,9 +57,8 @@ def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", 
 
 def cpu_has_bf16() -> bool:
     """Whether this processor multiplies in bf16 rather than emulating it."""
-    capabilities: dict[str, bool] = getattr(
-        torch.cpu, "get_capabilities", dict
-    )()  # older versions of PyTorch do not tell
+    # Older versions of PyTorch do not tell.
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
@@ -70,12 +67,15 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=DTYPES.get(precision, torch.bfloat16), enabled=precision in DTYPES)
 
 
-def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Scales the loss where gradients would vanish in fp16, and leaves out steps whose gradients overflow.
-
-    In the other formats it does nothing.
-    """
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+@contextmanager
+def eval_mode(network: nn.Module) -> Iterator[None]:
+    """Inside, the network is in eval mode; then in the mode that it was in."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
 
 
 # --- memory

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -18,6 +18,14 @@ class Section(BaseModel):
     """Settings that know their keys and types, and do not change once made. Each stands beside what it configures."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: Any) -> Self:
+        """The settings that plain values describe; the first that is wrong with them is told as one sentence."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise explain(error, known_keys(error, cls)) from None
 
     @field_validator("*")
     @classmethod

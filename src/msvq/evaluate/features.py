@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +14,14 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.distributed import map_sharded
 from msvq.core.errors import BadInput
-from msvq.core.runtime import autocast
+from msvq.core.runtime import autocast, eval_mode
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import Rows
 from msvq.model.backbones import BackboneSettings
 
 AT_ONCE = 500  # pictures
+Features = Callable[[nn.Module, ImageSplit], Tensor]  # of an encoder and pictures: [N, d]
 
 NOT_FINITE = "the features are not all finite; the encoder's training broke down, or try --precision fp32"
 NO_TEST = "there is no labelled test picture to measure accuracy on; give a labelled test set"
@@ -35,48 +37,38 @@ def extract_features(
     std: Sequence[float],
     device: torch.device,
     precision: str = "fp32",
-    feature_dim: int = 0,
 ) -> Tensor:
-    """Features fp32 [N, d], on the CPU, of batches of pictures uint8 [n, H, W, 3]. The encoder's mode is restored.
-
-    Without any picture: [0, feature_dim].
-    """
-    was_training = encoder.training
-    encoder.eval()
+    """Features fp32 [N, d], on the CPU, of batches of pictures uint8 [n, H, W, 3]. The encoder's mode is restored."""
     parts = []
-    try:
+    with eval_mode(encoder):
         for images in batches:
             view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std)
             with autocast(device, precision):
                 features = encoder(view)
             parts.append(features.float().cpu())
-    finally:
-        encoder.train(was_training)
-    return torch.cat(parts) if parts else torch.zeros(0, feature_dim)
+    return torch.cat(parts) if parts else torch.zeros(0, 0)
 
 
 def feature_function(
     data: ImageDataset, device: torch.device, precision: str, advance: Callable[[int], None] = lambda num: None
-) -> Callable[[nn.Module, ImageSplit], Tensor]:
+) -> Features:
     """A function from an encoder and pictures to features [N, d], as the data set is tested.
 
     `advance` is told how many pictures are done. On several ranks each computes a share, and has all in the end.
     """
 
-    def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
-        return map_sharded(len(pictures), lambda rows: of_share(encoder, pictures.slice(rows.start, rows.stop)))
+    extract = partial(
+        extract_features, size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
+    )
 
-    def of_share(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
-        def batches() -> Iterator[NDArray[uint8]]:
-            for images in pictures.batches_in_order(AT_ONCE):
-                yield images
-                advance(len(images))
+    def batches(pictures: ImageSplit) -> Iterator[NDArray[uint8]]:
+        for images in pictures.batches_in_order(AT_ONCE):
+            yield images
+            advance(len(images))
 
-        return extract_features(
-            encoder, batches(), size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
-        )
-
-    return features
+    return lambda encoder, pictures: map_sharded(
+        len(pictures), lambda rows: extract(encoder, batches(pictures.slice(rows.start, rows.stop)))
+    )
 
 
 @dataclass

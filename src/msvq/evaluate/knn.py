@@ -90,10 +90,7 @@ def knn_predict(bank: Tensor, bank_labels: Tensor, queries: Tensor, *, k: int, t
 def knn_accuracy(
     bank: Tensor, queries: Tensor, labels: tuple[NDArray[int64], NDArray[int64]], *, k: int, temp: float
 ) -> float:
-    """Top-1 accuracy in percent of queries [M, d] by a bank [N, d], given the labels of bank and queries.
-
-    Not a number if a feature is none, for nothing can be said of similarities then.
-    """
+    """Top-1 accuracy in percent of queries [M, d] by a bank [N, d], given the labels of both; NaN if a feature is."""
     if not (bank.isfinite().all() and queries.isfinite().all()):
         return float("nan")
     known, truth = (torch.from_numpy(part) for part in labels)

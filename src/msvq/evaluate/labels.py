@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput, first_line
-from msvq.core.runtime import RandomStream, derive_seed, is_out_of_memory, keep_freed_memory
+from msvq.core.runtime import RandomStream, derive_seed, eval_mode, is_out_of_memory, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import ImageDataset, by_class
 
@@ -110,16 +110,15 @@ class LabelledViews:
     @torch.no_grad()
     def check(self, network: nn.Module, way_out: str) -> None:
         """Raise if a network cannot take pictures of the crops' size, as transformers may not."""
-        was_training, pictures = network.training, torch.zeros(2, 3, self.side, self.side, device=self.device)
+        pictures = torch.zeros(2, 3, self.side, self.side, device=self.device)
         try:
-            network.eval()(pictures.to(memory_format=torch.channels_last))
+            with eval_mode(network):
+                network(pictures.to(memory_format=torch.channels_last))
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             if is_out_of_memory(error):
                 raise
             told = first_line(error, 200)
             raise BadInput(f"the encoder cannot take crops of {self.side} pixels ({told}); {way_out}") from error
-        finally:
-            network.train(was_training)
 
     def __len__(self) -> int:
         """Batches of an epoch."""

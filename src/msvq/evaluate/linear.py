@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from msvq.core.errors import BadInput
-from msvq.core.runtime import RandomStream, autocast, derive_seed, loss_scaler, step_rng, warmup_cosine
+from msvq.core.runtime import RandomStream, autocast, derive_seed, step_rng, warmup_cosine
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.evaluate.features import EvalContext, Scores, scores
@@ -102,7 +102,7 @@ def train_classifier(
     device, learns = context.device, any(p.requires_grad for p in network.parameters())
     groups = [{"params": list(module.parameters()), "rate": rate} for module, rate in rates.items()]
     optimiser = torch.optim.SGD(groups, lr=0.0, momentum=MOMENTUM, nesterov=True, weight_decay=weight_decay)
-    scaler = loss_scaler(device, context.precision if learns else "fp32")
+    scaler = torch.amp.GradScaler(device.type, enabled=learns and context.precision == "fp16")
     means = []
     with context.display.task(task, epochs * len(views)) as advance:
         for epoch in range(epochs):
@@ -145,9 +145,8 @@ def linear_evaluation(context: EvalContext, settings: LinearSettings, rows: Rows
     views = LabelledViews(
         data, rows, view=settings.view, size=size, batch_size=settings.batch_size, seed=seed, device=device
     )
-    frozen = (
-        copy.deepcopy(context.encoder).requires_grad_(False).eval().to(device).to(memory_format=torch.channels_last)
-    )
+    frozen = copy.deepcopy(context.encoder).requires_grad_(False).eval()
+    frozen = frozen.to(device).to(memory_format=torch.channels_last)
     views.check(frozen, "--set size=N and view.scale so that it can")
     test, truth = context.test_features(frozen)
     head = new_head(test.shape[1], views.num_classes, seed=seed, device=device)

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import ValidationError
 
 from msvq.core.errors import BadInput
 from msvq.core.runtime import or_too_large
-from msvq.core.schema import Section, assign, diff, explain, known_keys
+from msvq.core.schema import Section, assign, diff
 from msvq.core.version import __version__
 from msvq.evaluate.features import NOT_FINITE, EvalContext, scores
 from msvq.evaluate.finetune import FinetuneSettings, finetune
@@ -122,10 +121,7 @@ def protocol_settings(kind: type[Section], given: dict[str, Any]) -> tuple[Secti
     values = kind().model_dump(mode="json")
     for path, value in given.items():
         assign(values, path, value)
-    try:
-        settings = kind.model_validate(values)
-    except ValidationError as error:
-        raise explain(error, known_keys(error, kind)) from None
+    settings = kind.parse(values)
     changed = [f"{change.path}." for change in diff(kind(), settings)]
     return settings, {key: value for key, value in given.items() if any(path.startswith(f"{key}.") for path in changed)}
 

@@ -31,7 +31,7 @@ def _square(matrix: list[list[int]]) -> list[list[int]]:
 class EvalResult(BaseModel):
     """Accuracies in percent, means where there were several seeds, and all that tells them from other numbers.
 
-    What a file does not say is as it mostly is. A protocol may add numbers of its own, which are fields too.
+    What a file does not say has its default. A protocol may add numbers of its own, which are fields too.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)

@@ -13,20 +13,7 @@ from msvq.core.schema import Section
 from msvq.core.user_code import failure, is_user_code, must_be_named_explicitly, run_file
 from msvq.model.libraries import check_library, is_library, make_library, unknown_backbone
 from msvq.model.pooling import Encoder, as_encoder
-from msvq.model.resnet import BasicBlock, Block, Bottleneck, PointConv2d, ResNet, Stem, resolve_stem
-
-__all__ = [
-    "BackboneSettings",
-    "BasicBlock",
-    "Encoder",
-    "PointConv2d",
-    "ResNet",
-    "Stem",
-    "check_backbone",
-    "make_backbone",
-    "register_backbone",
-    "resolve_stem",
-]
+from msvq.model.resnet import BasicBlock, Block, Bottleneck, ResNet, Stem, resolve_stem
 
 RESNETS: dict[str, tuple[type[Block], tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
@@ -41,7 +28,7 @@ class BackboneSettings(Section):
     """Which network, and what it starts from.
 
     `width`: channels of a ResNet's first stage; 64 is the standard one. `stem`: a ResNet's first layers. `init`:
-    weights to start training from (a file, a run, or "library"); what is built again to be filled does not look at it.
+    weights to start training from (a file, a run, or "library"); make_backbone does not look at it.
     """
 
     name: str = "resnet18"
@@ -74,8 +61,7 @@ def check_backbone(settings: BackboneSettings) -> None:
     elif not settings.is_resnet:
         raise unknown_backbone(settings.name, RESNETS)
     for key in ("width", "stem"):
-        default, given = BackboneSettings.model_fields[key].default, getattr(settings, key)
-        if not settings.is_resnet and given != default:
+        if not settings.is_resnet and getattr(settings, key) != getattr(BackboneSettings(), key):
             raise BadInput(
                 f"backbone.{key} is for resnet18, resnet34 and resnet50; {settings.name} has none, leave it out"
             )

@@ -5,7 +5,7 @@ encoder loads into the library's own network.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -24,12 +24,9 @@ def is_library(name: str) -> bool:
 
 def make_library(name: str, size: int) -> nn.Module:
     """An untrained network for pictures of `size` pixels: features [N, d], or maps [N, d, h, w]."""
-    check_library(name)
     library, _, model = name.partition(":")
     try:
         return _torchvision(model, size) if library == "torchvision" else _timm(model, size, pretrained=False)
-    except BadInput:
-        raise
     except Exception as error:  # each network has its own ways to say what it cannot do
         raise BadInput(
             f"backbone {name} cannot be built for pictures of {size} pixels ({first_line(error, 200)})"
@@ -40,12 +37,15 @@ def check_library(name: str) -> None:
     """Raise if the library is not there or has no such network."""
     library, _, model = name.partition(":")
     if library == "timm":
-        _import("timm", name)
+        try:
+            importlib.import_module("timm")
+        except ImportError:
+            raise BadInput(f"backbone {name} needs timm; pip install 'msvq[timm]' gives it") from None
     if model.partition(".")[0] not in library_names(library):
-        raise unknown_backbone(name, ())
+        raise unknown_backbone(name)
 
 
-def unknown_backbone(name: str, own: Mapping[str, Any] | tuple[str, ...]) -> BadInput:
+def unknown_backbone(name: str, own: Iterable[str] = ()) -> BadInput:
     """The error for a backbone that does not exist, with the nearest one that does; `own`: those of this package."""
     asked, _, plain = name.rpartition(":")
     full = {model: f"{library}:{model}" for library in reversed(LIBRARIES) for model in library_names(library)}
@@ -121,7 +121,7 @@ def _without_classes(head: nn.Module) -> nn.Module:
 
 
 def _timm(model: str, size: int, *, pretrained: bool) -> nn.Module:
-    timm = _import("timm", f"timm:{model}")
+    timm = importlib.import_module("timm")
     # Transformers are made for one size; of those that can, positions are interpolated where pictures have another.
     ways: tuple[dict[str, Any], ...] = (
         {"img_size": size, "dynamic_img_size": True},
@@ -134,10 +134,3 @@ def _timm(model: str, size: int, *, pretrained: bool) -> nn.Module:
         except TypeError:  # it does not know such an option
             continue
     return cast(nn.Module, timm.create_model(model, pretrained=pretrained, num_classes=0))
-
-
-def _import(library: str, name: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except ImportError:
-        raise BadInput(f"backbone {name} needs {library}; pip install 'msvq[{library}]' gives it") from None

@@ -229,7 +229,7 @@ def convert_sync_batchnorm_(network: nn.Module) -> None:
 
 
 def check_sync_batchnorm(network: nn.Module) -> None:
-    """Raise if `whole_batch_norm` cannot do so."""
+    """Raise if `convert_sync_batchnorm_` cannot do so."""
     for name, module in network.named_modules():
         if _is_not_split(module):
             _check_kind(module, name, "see the batches of several processes as one; train in one process")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput, first_line
+from msvq.core.runtime import eval_mode
 
 
 class Encoder(nn.Module):
@@ -70,18 +71,16 @@ def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.
     copy is tried in channels_last order and both modes, without a trace in statistics and generators: otherwise a
     `view` of such maps, or a tuple in train mode, would come to light at the first step.
     """
-    was_training, pictures = network.training, torch.zeros(2, 3, size, size)
+    pictures = torch.zeros(2, 3, size, size)
     try:
-        shape = _shape(network.eval()(pictures), name)
-    except BadInput:
-        raise
+        with eval_mode(network):
+            output = network(pictures)
     except Exception as error:  # whatever the code of others may raise
         raise BadInput(
             f"backbone {name} cannot take pictures of {size} pixels ({first_line(error, 200)}); --set {setting} to "
             f"what it takes{_instead(setting)}, or give another --backbone"
         ) from error
-    finally:
-        network.train(was_training)
+    shape = _shape(output, name)
     mode, pictures = "eval", pictures.to(memory_format=torch.channels_last)
     try:
         with torch.random.fork_rng(devices=[]):

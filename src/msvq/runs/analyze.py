@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
-from msvq.runs.encoder import load_method, read_initial_weights
+from msvq.model.initial import read_weights
+from msvq.runs.encoder import load_method
 from msvq.runs.evaluate import open_for
 from msvq.runs.metrics import nan_to_none
 from msvq.runs.run_dir import INITIAL, RunDir
@@ -50,10 +50,10 @@ def analyze(
     settings = run.config
     if method is not None:
         settings = settings.model_copy(update={"method": {**settings.method, "name": method}})
-    source = settings.data.model_copy(update={} if data is None else {"source": data})
-    settings = settings.model_copy(update={"data": source})
+    if data is not None:
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"source": data})})
     dataset, _ = open_for(run, data, data_root, moved=True, display=display)
-    try:
+    with closing(dataset):
         if run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
             raise BadInput(
                 f"the pictures of {dataset.name} are not those of the run; "
@@ -64,21 +64,9 @@ def analyze(
         settings = settings.model_copy(update={"train": settings.train.model_copy(update={"precision": wanted})})
         pictures = dataset.labelled if METHODS[settings.method_name].needs_labels else dataset.train
         loader = Loader(pictures, batch_size=settings.train.batch_size, seed=settings.train.seed, device=target)
-        result = evaluate_finished_run(
+        return evaluate_finished_run(
             run, settings, dataset, built.to(target), loader, checkpoint=name, step=step, display=display
         )
-    finally:
-        dataset.close()
-    return result
-
-
-@contextmanager
-def _noted(protocol: str, display: Display) -> Iterator[None]:
-    """What cannot be measured is told, and stops nothing else: the rest shows what went wrong."""
-    try:
-        yield
-    except BadInput as error:
-        display.note(f"note: no {protocol} accuracy: {error}")
 
 
 def evaluate_finished_run(
@@ -105,15 +93,18 @@ def evaluate_finished_run(
         vote = KnnSettings(k=min(settings.evaluate.knn_k, len(voting.labelled)), temp=settings.evaluate.knn_temp)
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
         changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
-        with _noted("kNN", display):
+        try:
             found = run_protocol("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
+        except BadInput as error:  # which stops nothing else: the rest shows what went wrong
+            display.note(f"note: no kNN accuracy: {error}")
     audit, gallery = audit_soft_labels(
         method, data, loader, make_augment(settings, data), precision=precision, display=display
     )
     if gallery is not None:
         save_arrays(folder / f"gallery{suffix}.npz", gallery)
-    start = read_initial_weights(run.path)
+    initial = run.path / INITIAL
+    start = read_weights(initial) if initial.is_file() else None
     if start is None and settings.backbone.init is not None:
         display.note(f"note: {INITIAL} is gone, so 'before' is the backbone with fresh weights")
     fresh = build_method(settings, data.size, start).to(loader.device).encoder  # as it was before training

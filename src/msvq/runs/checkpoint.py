@@ -1,6 +1,5 @@
 """Checkpoints: everything a run needs to go on, written so that a kill leaves the one before intact, and checked."""
 
-import re
 import struct
 import time
 import zlib
@@ -16,13 +15,11 @@ from msvq.config.settings import parse_save_interval
 from msvq.core.errors import BadInput
 from msvq.core.files import is_temporary, write_atomically
 
-LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
+LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"  # no run goes on from the best
 FORMAT = 2  # of the content; 1 had neither a checksum nor the settings
 # A checkpoint is a zip archive, as torch.save writes it. Its checksum is the archive's comment, which stands at the
 # end behind its own length, so that torch.load reads the file as it is. The archive's own checksums do not cover its
 # directory: one bit there, and PyTorch takes a tensor for an empty folder and loads whatever is in memory.
-COMMENT = re.compile(rb"msvq crc32 ([0-9a-f]{8})")
-COMMENT_LENGTH = len(b"msvq crc32 01234567")
 PIECE = 2**22
 LARGEST = 2**53  # of the numbers in a checkpoint that are no weights: counts, sums, rates
 _MISSING = object()
@@ -47,6 +44,12 @@ class SaveInterval:
     def saved(self) -> None:
         """Note that a checkpoint was written just now."""
         self.saved_at = self.now()
+
+
+def _comment(crc: int) -> bytes:
+    """The end of an archive: its comment behind the comment's length."""
+    text = b"msvq crc32 %08x" % crc
+    return struct.pack("<H", len(text)) + text
 
 
 class _Summed:
@@ -79,9 +82,8 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
             if summed.error is not None:  # a full disk, which PyTorch tells as a writer at an unexpected position
                 raise summed.error from None
             raise
-        comment = b"msvq crc32 %08x" % summed.crc
         file.seek(-2, 1)  # the archive ends with the length of its comment, which was none
-        file.write(struct.pack("<H", len(comment)) + comment)
+        file.write(_comment(summed.crc))
 
     write_atomically(path, write)
 
@@ -94,11 +96,6 @@ def save_checkpoint(directory: Path, state: dict[str, Any]) -> None:
     if last.exists():
         last.replace(directory / PREVIOUS)
     fresh.replace(last)
-
-
-def save_best(directory: Path, state: dict[str, Any]) -> None:
-    """Write `best.ckpt`, which is kept for evaluation: no run goes on from it."""
-    write_checkpoint(directory / BEST, state)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
@@ -142,21 +139,15 @@ def state_mismatch(own: Any, found: Any, path: str = "") -> str | None:
 
 def is_whole(path: Path) -> bool:
     """Whether a file is, byte for byte, what its checksum says."""
-    content = path.stat().st_size - COMMENT_LENGTH - 2
+    content = path.stat().st_size - len(_comment(0))
     if content <= 0:
         return False
     crc = 0
     with path.open("rb") as file:
-        while content > 0:
-            piece = file.read(min(PIECE, content))
-            if not piece:
-                return False
+        while piece := file.read(min(PIECE, content)):
             crc, content = zlib.crc32(piece, crc), content - len(piece)
-        length, comment = file.read(2), file.read()
-    found = COMMENT.fullmatch(comment)
-    if found is None or length != struct.pack("<H", COMMENT_LENGTH):
-        return False
-    return zlib.crc32(b"\0\0", crc) == int(found[1], 16)
+        comment = file.read()
+    return comment == _comment(zlib.crc32(b"\0\0", crc))
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -33,14 +33,13 @@ from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
 from msvq.methods.external import is_external, register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
-from msvq.model.initial import read_weights as read_weights_file
 from msvq.model.libraries import is_library
 from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
-from msvq.runs.run_dir import INITIAL, METADATA, WEIGHTS, RunDir
+from msvq.runs.run_dir import METADATA, WEIGHTS, RunDir
 
 SEAL = "card_sha256"  # of the metadata themselves
-# On a CPU the network always gets so many pictures, the last of them filled up: what it computes for a picture depends
-# on the shape of the whole batch in the last bits, and so would not on the size of the batches.
+# On a CPU the network always gets so many pictures, the last batch padded: the last bits of what it computes for a
+# picture depend on the shape of the whole batch, and are to be the same for any --batch-size.
 CHUNK = 64
 
 CPU = torch.device("cpu")
@@ -73,9 +72,7 @@ class EncoderMetadata(Preprocessing, frozen=True):
 
 def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: ImageDataset) -> None:
     """Write `encoder.safetensors` and the `encoder.json` that says what it is and how to feed it."""
-    weights = save(
-        {name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in encoder.state_dict().items()}
-    )
+    weights = to_safetensors(encoder.state_dict())
     write_atomically(path / WEIGHTS, lambda file: file.write(weights))
     metadata = {
         "msvq": __version__,
@@ -90,6 +87,11 @@ def save_encoder(path: Path, encoder: nn.Module, settings: Settings, data: Image
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     write_text(path / METADATA, json.dumps(with_checksum(metadata, SEAL), indent=2) + "\n")
+
+
+def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
+    """A file of weights, of which no two share memory."""
+    return save({name: value.cpu().clone(memory_format=torch.contiguous_format) for name, value in state.items()})
 
 
 def read_metadata(run: RunDir) -> EncoderMetadata:
@@ -119,11 +121,6 @@ def read_weights(run: RunDir) -> dict[str, Tensor]:
         return read_safetensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError):
         raise _damaged(run, path) from None
-
-
-def read_initial_weights(path: Path) -> dict[str, Tensor] | None:
-    """What the encoder of the run in `path` was before training, where it did not start afresh."""
-    return read_weights_file(path / INITIAL) if (path / INITIAL).is_file() else None
 
 
 def _no_encoder(run: RunDir) -> BadInput:
@@ -245,17 +242,12 @@ def load_encoder(run: RunDir, checkpoint: str = "last") -> LoadedEncoder:
         metadata = read_metadata(run)
         backbone, size, preprocessing = metadata.backbone, metadata.train_size, Preprocessing(**metadata.model_dump())
         state, step = read_weights(run), max((line["step"] for line in run.metrics()), default=None)
-    elif path.suffix == ".safetensors":
-        backbone, size, preprocessing = run.config.backbone, trained_size(run), _begun_with(run)
-        state, step = _read_file(path), None
+        network = make_backbone(backbone, size)
+        _check_own(run, metadata, network, state)
     else:
         backbone, size, preprocessing = run.config.backbone, trained_size(run), _begun_with(run)
-        saved = read_state(path)
-        _check_settings(run, saved, path, "backbone")
-        state, step = encoder_state(saved), saved.get("step")
-    network = make_backbone(backbone, size)
-    if own:
-        _check_own(run, network, state)
+        state, step = _read_other(run, path)
+        network = make_backbone(backbone, size)
     _fill(network, state, path)
     return LoadedEncoder(
         run=run,
@@ -284,9 +276,20 @@ def _begun_with(run: RunDir) -> Preprocessing:
         raise BadInput(f"{run.path / 'environment.json'} is damaged; restore it, or start the run anew") from None
 
 
-def _check_own(run: RunDir, network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def _read_other(run: RunDir, path: Path) -> tuple[dict[str, Tensor], int | None]:
+    """The encoder's weights in a file that is not the run's `encoder.safetensors`, and their step if it says so."""
+    if path.suffix == ".ckpt":
+        saved = read_state(path)
+        _check_settings(run, saved, path, "backbone")
+        return encoder_state(saved), saved.get("step")
+    try:
+        return read_safetensors(path.read_bytes()), None
+    except (SafetensorError, OSError, ValueError):
+        raise BadInput(f"{str(path)!r} is damaged, or no safetensors file; take another with --checkpoint") from None
+
+
+def _check_own(run: RunDir, metadata: EncoderMetadata, network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Raise if the network is not what it was when the run's weights and metadata were written."""
-    metadata = read_metadata(run)
     what, file = state_dict_mismatch(network.state_dict(), weights), WEIGHTS
     if not what and network.feature_dim != metadata.feature_dim:
         what, file = f"it is of one with {metadata.feature_dim} features, not {network.feature_dim}", METADATA
@@ -324,9 +327,9 @@ def checkpoint_name(run: RunDir, checkpoint: str, path: Path) -> str:
     """What a checkpoint is called in results: that of another run never takes the name of one's own."""
     if checkpoint in ("last", "best"):
         return checkpoint
-    place = path.resolve()
     if _is_own(run, path):
         return "last"
+    place = path.resolve()
     if place.parent == (run.path / "checkpoints").resolve():
         return place.stem
     return f"{place.stem}-{hashlib.sha256(str(place).encode()).hexdigest()[:6]}"
@@ -401,13 +404,6 @@ def _check_settings(run: RunDir, saved: dict[str, Any], path: Path, *sections: s
                 f"{str(path)!r} is of another network than the run's: its {change.path} is {change.old!r}, and "
                 f"config.yaml says {change.new!r}; give a checkpoint of this run, or restore its config.yaml"
             )
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    try:
-        return read_safetensors(path.read_bytes())
-    except (SafetensorError, OSError, ValueError):
-        raise BadInput(f"{str(path)!r} is damaged, or no safetensors file; take another with --checkpoint") from None
 
 
 def _fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def evaluate(
     dataset, own = open_for(
         run, data, data_root, preprocessing=encoder.preprocessing, download=download, display=display
     )
-    try:
+    with closing(dataset):
         if not dataset.has_labels:
             raise BadInput(f"{dataset.name} has no labels, and {protocol} needs them; 'msvq analyze' does without")
         subject = EvalContext(encoder.network.to(target), run.config.backbone, dataset, target, chosen, display)
@@ -71,8 +72,6 @@ def evaluate(
             checkpoint=encoder.checkpoint,
             step=encoder.step,
         )
-    finally:
-        dataset.close()
     return result, result.save(run.path / "eval")
 
 

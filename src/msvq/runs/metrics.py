@@ -12,7 +12,7 @@ from msvq.core.launch import is_main_process
 
 
 class MetricsWriter:
-    """Appends lines to a metrics file; each is on disk's way before the next is made. Of several ranks, one writes."""
+    """Appends lines to a metrics file; each is handed to the system at once. Of several ranks, one writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -165,7 +165,5 @@ class CallbackList(TrainerCallback):
             work()
         except Exception as error:
             self.callbacks.remove(logger)
-            why = first_line(error)
-            self.announce(
-                f"warning: {logger.name} fails ({why}); the run goes on without it, and metrics.jsonl has all"
-            )
+            what = f"warning: {logger.name} fails ({first_line(error)})"
+            self.announce(f"{what}; the run goes on without it, and metrics.jsonl has all")

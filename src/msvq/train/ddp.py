@@ -8,13 +8,13 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from msvq.core.distributed import all_gather, all_reduce_mean_, world_size
-from msvq.methods.base import Method, SoftLabel
+from msvq.core.distributed import all_reduce_mean_, world_size
+from msvq.methods.base import Method
 from msvq.model.norm import convert_sync_batchnorm_, running_statistics
 
 
 def wrap_ddp(method: Method) -> nn.Module:
-    """What to call instead of the method, so that gradients are means over the processes; the method itself alone."""
+    """What to call instead of the method, so that gradients are means over the processes; itself if there is one."""
     if world_size() == 1:
         return method
     convert_sync_batchnorm_(method)
@@ -46,8 +46,3 @@ def sync_batchnorm_stats(method: Method) -> None:
     """Make the running statistics those of all processes, as they would be in one; after each step."""
     if world_size() > 1:
         all_reduce_mean_(running_statistics(method))
-
-
-def gather_soft_labels(soft_labels: Sequence[SoftLabel]) -> tuple[SoftLabel, ...]:
-    """What the teachers saw in the whole batch."""
-    return tuple(soft_label._replace(z=all_gather(soft_label.z)) for soft_label in soft_labels)

@@ -1,12 +1,10 @@
 """What a run starts from: weights of a file, of an earlier run or of a library, fitted to its backbone."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from msvq.config.settings import Settings
@@ -16,7 +14,7 @@ from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
 from msvq.model.initial import MatchedWeights, match_state_dict, read_weights
 from msvq.model.libraries import library_weights
-from msvq.runs.encoder import checkpoint_path, encoder_state, read_state
+from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
 from msvq.runs.encoder import read_weights as read_own_weights
 from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
 
@@ -64,36 +62,24 @@ class InitialWeights(NamedTuple):
         write_atomically(out / INITIAL, lambda file: file.write(self.content))
 
 
-Fetch = Callable[[str, int], dict[str, Tensor]]
-
-
-def load_initial_weights(settings: Settings, size: int, fetch: Fetch = library_weights) -> InitialWeights | None:
-    """What `backbone.init` names, fitted to the backbone; None: it names nothing. `fetch` gets a library's weights."""
+def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None:
+    """What `backbone.init` names, fitted to the backbone; None: it names nothing."""
     source = settings.backbone.init
     if source is None:
         return None
     with torch.random.fork_rng(devices=[]):
         own = make_backbone(settings.backbone, size).state_dict()
     if source == LIBRARY:
-        found = fetch_weights(settings.backbone.name, size, fetch)
+        name = settings.backbone.name
+        if is_user_code(name):
+            raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
+        found = library_weights(name, size)
     else:
         source = str(expanduser(source).absolute())
         found = weights_at(Path(source))
     fitted = match_state_dict(own, found, f"--init {source}")
-    weights = {name: _plain(value.to(own[name].dtype)) for name, value in fitted.weights.items()}
-    return InitialWeights(source, fitted._replace(weights=weights), save(weights))
-
-
-def _plain(value: Tensor) -> Tensor:
-    """A copy that shares no memory, as a file of weights wants it."""
-    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def fetch_weights(name: str, size: int, fetch: Fetch) -> dict[str, Tensor]:
-    """A library's own weights."""
-    if is_user_code(name):
-        raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
-    return fetch(name, size)
+    weights = {name: value.detach().to(own[name].dtype) for name, value in fitted.weights.items()}
+    return InitialWeights(source, fitted._replace(weights=weights), to_safetensors(weights))
 
 
 def weights_at(path: Path) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, float]]:
 class TensorBoard(Logger):
     """Writes RUN/tensorboard. When a run goes on, TensorBoard forgets what it has, and all of it comes anew."""
 
-    name, package = "tensorboard", "tensorboard"
+    name = "tensorboard"
 
     def open(self, run: Path, settings: Mapping[str, Any]) -> str:
         """Begin anew."""
@@ -58,7 +58,7 @@ class WeightsAndBiases(Logger):
     known of what was sent: each start of a run keeps the whole of it.
     """
 
-    name, package = "wandb", "wandb"
+    name = "wandb"
 
     def open(self, run: Path, settings: Mapping[str, Any]) -> str:
         """Begin, or go on under the id that wandb's newest folder is named after."""
@@ -66,7 +66,7 @@ class WeightsAndBiases(Logger):
             if Path(place).exists():
                 raise BadInput(f"wandb would obey {place!r} of the current folder; remove it, or start elsewhere")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its reports about itself were not asked for
-        wandb = import_module(self.package)
+        wandb = import_module(self.name)
         begun = sorted(path.name.rpartition("run-")[2] for path in (run / self.name).glob("*run-*-*"))
         try:
             self.run = wandb.init(
@@ -98,9 +98,7 @@ class WeightsAndBiases(Logger):
         self.run.finish()
 
 
-LOGGERS: dict[str, type[TensorBoard] | type[WeightsAndBiases]] = {
-    kind.name: kind for kind in (TensorBoard, WeightsAndBiases)
-}
+LOGGERS: dict[str, type[Logger]] = {kind.name: kind for kind in (TensorBoard, WeightsAndBiases)}
 
 
 def make_loggers(names: Sequence[str]) -> list[Logger]:
@@ -108,7 +106,7 @@ def make_loggers(names: Sequence[str]) -> list[Logger]:
     for name in names:
         if name not in LOGGERS:
             raise unknown("logger", name, LOGGERS)
-        spec = find_spec(LOGGERS[name].package)
+        spec = find_spec(name)
         if spec is None or spec.origin is None:  # a folder of that name is no package
             raise BadInput(f"the logger {name} needs {name}; pip install 'msvq[{name}]' gives it")
     return [LOGGERS[name]() for name in dict.fromkeys(names)] if is_main_process() else []

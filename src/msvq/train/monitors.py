@@ -1,26 +1,24 @@
 """What is measured between epochs: kNN accuracy; health of features, teachers and queues; the audit of soft labels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from msvq.core.distributed import all_gather
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.false_negatives import Audit
 from msvq.evaluate.diagnostics.health import AnalyzeSettings, Pairs, measure_health, queue_health, teacher_distances
+from msvq.evaluate.features import Features
 from msvq.evaluate.knn import EvaluateSettings, knn_accuracy
 from msvq.evaluate.labels import held_out
 from msvq.train.callbacks import TrainerCallback
-from msvq.train.ddp import gather_soft_labels
 from msvq.train.trainer import StepOutput, Trainer
 
 VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
-
-Features = Callable[[nn.Module, ImageSplit], Tensor]
 
 
 def is_due(epoch: int, every: int, epochs: int) -> bool:
@@ -103,7 +101,8 @@ class AnalysisMonitor(TrainerCallback):
             self.audit.reset()
         self.audited = trainer.epoch
         for soft_labels, labels in output.soft_labels:
-            self.audit.add(gather_soft_labels(soft_labels), all_gather(labels))
+            whole = [soft_label._replace(z=all_gather(soft_label.z)) for soft_label in soft_labels]
+            self.audit.add(whole, all_gather(labels))
 
     def on_epoch_end(self, trainer: Trainer) -> Mapping[str, Any]:
         """The numbers, by the names they get in the log."""
@@ -140,7 +139,7 @@ def curves(audit: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     found = {name: audit[name]["found"] for name in (*views, "all")}
     labels = {name: {key: audit[name][key] for key in ("mass", "entropy")} for name in views}
-    lines = (
-        {"false_negatives": found, "same_class_share": audit["same_class_share"]} if None not in found.values() else {}
-    )
-    return {**lines, "soft_labels": labels, "disagreement": audit["disagreement"]}
+    lines: dict[str, Any] = {"soft_labels": labels, "disagreement": audit["disagreement"]}
+    if None in found.values():
+        return lines
+    return {"false_negatives": found, "same_class_share": audit["same_class_share"], **lines}

@@ -1,5 +1,6 @@
 """The optimiser, and its state in a checkpoint."""
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -17,17 +18,13 @@ def make_optimiser(
     """
     learning = [p for p in method.parameters() if p.requires_grad]
     constant = {id(p) for module in method.constant_rate for p in module.parameters()}
+    spared = {id(p) for p in learning if p.ndim <= 1 and not decay_norm_and_bias}
     groups: list[dict[str, Any]] = []
-    for fixed in (False, True):
-        for spared in (False, True):
-            chosen = [
-                p
-                for p in learning
-                if (id(p) in constant) is fixed and (p.ndim <= 1 and not decay_norm_and_bias) is spared
-            ]
-            if chosen:
-                decay = 0.0 if spared else weight_decay
-                groups.append({"params": chosen, "weight_decay": decay, "constant_rate": fixed})
+    for fixed, spare in product((False, True), repeat=2):
+        chosen = [p for p in learning if (id(p) in constant, id(p) in spared) == (fixed, spare)]
+        if chosen:
+            decay = 0.0 if spare else weight_decay
+            groups.append({"params": chosen, "weight_decay": decay, "constant_rate": fixed})
     # One kernel for all, but not where a scaler may leave out the first step: PyTorch's then reads momentum that
     # was never written.
     fused = not scaled and all(p.device.type in ("cpu", "cuda") for p in learning)

@@ -22,7 +22,7 @@ from msvq.core.distributed import (
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import check_places, is_run
 from msvq.core.launch import is_main_process
-from msvq.core.runtime import resolve_device
+from msvq.core.runtime import or_too_large, resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import ImageDataset
@@ -47,7 +47,7 @@ from msvq.train.resume import (
     mode_for,
     open_saved,
 )
-from msvq.train.step import check_fit, room_for_networks
+from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
 
 
@@ -167,7 +167,10 @@ def prepare(
         config, changes = fit_to_data(config, len(pictures), keep=keep)
         notes += changes
     config = fill_from_data(config, data, device)
-    with room_for_networks(torch.device("cpu")):
+    with or_too_large(
+        "the networks and queues do not fit into the memory of cpu; lower backbone.width, method.queue_size "
+        "or the method's other sizes"
+    ):
         method = build_method(config, data.size, None if init is None else init.weights)
     check_fit(method, config.train.batch_size, config.train.accumulate)
     for view in method.views:
@@ -203,12 +206,9 @@ def make_trainer(
         monitors.append(KnnMonitor(data, evaluation, features=features))
     else:
         display.note("note: no labels, so no accuracy: rank and spread tell of a collapse")
-    every, pairs = config.analyze.every, pair_function(data.train, augment, loader.device, precision)
-    monitors.append(
-        AnalysisMonitor(
-            data.train, config.analyze, every=every or config.evaluate.every, features=features, pairs=pairs
-        )
-    )
+    every = config.analyze.every or config.evaluate.every
+    pairs = pair_function(data.train, augment, loader.device, precision)
+    monitors.append(AnalysisMonitor(data.train, config.analyze, every=every, features=features, pairs=pairs))
     return Trainer(
         method,
         loader,

@@ -18,9 +18,9 @@ from msvq.core.schema import Change, MayChange, diff
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import is_path
 from msvq.data.store import ImageDataset
-from msvq.runs.checkpoint import LAST, PREVIOUS, checked_load, load_checkpoint
+from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, checked_load, load_checkpoint
 from msvq.runs.encoder import state_dict_mismatch
-from msvq.runs.run_dir import FINISHED
+from msvq.runs.run_dir import FINISHED, WEIGHTS
 
 Mode = Literal["new", "resume", "auto", "overwrite"]
 
@@ -67,14 +67,13 @@ def has_checkpoint(out: Path) -> bool:
 
 def has_nothing_to_lose(out: Path) -> bool:
     """Whether a run was started there and killed before it had anything to lose."""
-    kept = ("encoder.safetensors", "report.html", "checkpoints/best.ckpt")
-    return is_run(out) and not any((out / name).exists() for name in kept)
+    return is_run(out) and not any((out / name).exists() for name in (WEIGHTS, "report.html", f"checkpoints/{BEST}"))
 
 
 def invalidate_results(out: Path) -> None:
-    """Remove what only a finished run has, before it is trained on: nothing shall pass for the new result."""
+    """Remove what only a finished run has, before it is trained on, so that it is not taken for the new result."""
     if is_main_process():
-        for name in ("report.html", "encoder.json", "encoder.safetensors"):
+        for name in reversed(FINISHED):
             (out / name).unlink(missing_ok=True)
 
 

@@ -17,7 +17,7 @@ VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, gro
 
 
 def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
-    """Raise if the batch, in `accumulate` parts, suits not the processes, the method's batch-norm groups or queues."""
+    """Raise if the batch, in `accumulate` parts, does not fit the processes, batch-norm groups or queues."""
     if batch_size % accumulate or batch_size // accumulate < 2:
         raise BadInput(
             f"train.batch_size {batch_size} does not divide into {accumulate} parts of two pictures or more; "
@@ -33,30 +33,21 @@ def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
     if ranks > 1:
         check_sync_batchnorm(method)
     for module in method.modules():
-        if isinstance(module, SplitBatchNorm2d) and module.splits > 1 and module.splits % ranks:
+        splits = module.splits if isinstance(module, SplitBatchNorm2d) else 1
+        if splits > 1 and splits % ranks:
             raise BadInput(
-                f"the method's bn_splits {module.splits} do not divide among {ranks} processes; set method.bn_splits "
+                f"the method's bn_splits {splits} do not divide among {ranks} processes; set method.bn_splits "
                 f"to a multiple of {ranks} (or to 1), or change torchrun's --nproc-per-node"
             )
-        if isinstance(module, SplitBatchNorm2d) and part % module.splits:
-            raise BadInput(f"{size} is not a multiple of the method's bn_splits {module.splits}; change one of them")
-        if isinstance(module, SplitBatchNorm2d) and part == module.splits > 1:
-            raise BadInput(
-                f"{size} leaves one picture in each of the method's bn_splits {module.splits}; lower bn_splits"
-            )
+        if part % splits:
+            raise BadInput(f"{size} is not a multiple of the method's bn_splits {splits}; change one of them")
+        if part == splits > 1:
+            raise BadInput(f"{size} leaves one picture in each of the method's bn_splits {splits}; lower bn_splits")
         if isinstance(module, Queue) and len(module) < batch_size:
             raise BadInput(
                 f"the method's queue_size {len(module)} is smaller than train.batch_size {batch_size}; "
                 f"a queue holds at least one batch"
             )
-
-
-def room_for_networks(device: torch.device) -> AbstractContextManager[None]:
-    """For building a method."""
-    return or_too_large(
-        f"the networks and queues do not fit into the memory of {device}; lower backbone.width, method.queue_size "
-        f"or the method's other sizes"
-    )
 
 
 def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> AbstractContextManager[None]:
@@ -89,8 +80,7 @@ def compile_errors_as_sentence(wanted: bool) -> Iterator[None]:
     except Exception as error:
         if not wanted or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
-        reason = first_line(error)
         raise BadInput(
-            f"the networks could not be compiled ({reason[:200]}); leave out --compile (a run that goes on: "
+            f"the networks could not be compiled ({first_line(error, 200)}); leave out --compile (a run that goes on: "
             f"--set train.compile=false), or install a C++ compiler"
         ) from error

@@ -14,19 +14,11 @@ from msvq.config.settings import TrainSettings
 from msvq.core.distributed import all_reduce_max, all_reduce_mean, barrier, raise_once, rank_slice, world_size
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_main_process
-from msvq.core.runtime import (
-    RandomStream,
-    autocast,
-    derive_seed,
-    keep_freed_memory,
-    loss_scaler,
-    step_rng,
-    warmup_cosine,
-)
+from msvq.core.runtime import RandomStream, autocast, derive_seed, keep_freed_memory, step_rng, warmup_cosine
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
-from msvq.runs.checkpoint import SaveInterval, checked_load, save_best, save_checkpoint
+from msvq.runs.checkpoint import BEST, SaveInterval, checked_load, save_checkpoint, write_checkpoint
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import CallbackList, TrainerCallback
 from msvq.train.ddp import micro_batches, sync_batchnorm_stats, wrap_ddp
@@ -92,7 +84,7 @@ class Trainer:
             decay_norm_and_bias=settings.decay_norm_and_bias,
             scaled=precision == "fp16",
         )
-        self.scaler = loss_scaler(self.device, precision)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")  # else it does nothing
         views_seed = derive_seed(settings.seed, RandomStream.VIEWS)
         self.generator = torch.Generator().manual_seed(views_seed)  # augmentation's own
         self.step = 0
@@ -174,9 +166,8 @@ class Trainer:
             # Compute the loss and its gradient
             self.optimiser.zero_grad()
             batch = (images, labels, indices)
-            parts = [
-                self._forward_backward(*part, share=1 / num) for part in micro_batches(batch, num, self.ddp_method)
-            ]
+            micro = micro_batches(batch, num, self.ddp_method)
+            parts = [self._forward_backward(*part, share=1 / num) for part in micro]
 
             # Update
             self.scaler.step(self.optimiser)
@@ -199,9 +190,8 @@ class Trainer:
         with autocast(self.device, self.precision):
             answer: Loss = self.ddp_method(Batch(views, labels, self.step / self.total_steps, indices))
         self.scaler.scale(answer.value * share).backward()
-        loss = float(
-            all_reduce_mean(answer.value.detach())
-        )  # after the backward pass, so that a GPU does not wait in between
+        # Read after the backward pass, so that a GPU does not wait in between.
+        loss = float(all_reduce_mean(answer.value.detach()))
         if not math.isfinite(loss):
             self._break_down(f"the loss became {loss} at step {self.step + 1}")
         return StepOutput(loss, answer.logs, [(answer.soft_labels, labels)])
@@ -254,16 +244,16 @@ class Trainer:
         """Write a checkpoint with everything in it."""
         state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
-        self._write(save_checkpoint, state)
+        self._write(save_checkpoint, self.checkpoints, state)
         self.save_interval.saved()
 
     def save_best(self) -> None:
         """Keep the method as it is now, apart from the checkpoints that a run goes on from."""
-        self._write(save_best, self._encoder_state())
+        self._write(write_checkpoint, self.checkpoints / BEST, self._encoder_state())
 
-    def _write(self, save: Callable[[Path, dict[str, Any]], None], state: dict[str, Any]) -> None:
+    def _write(self, save: Callable[[Path, dict[str, Any]], None], path: Path, state: dict[str, Any]) -> None:
         if is_main_process():
-            save(self.checkpoints, state)
+            save(path, state)
         barrier()
 
     def _encoder_state(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A map of pictures in the plane: those that an encoder finds alike lie close together."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ from torch import Tensor, nn
 
 from msvq.core.console import printable
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.diagnostics.gallery import nearest, save_arrays
+from msvq.evaluate.diagnostics.gallery import NUM_NEIGHBOURS, nearest, save_arrays
+from msvq.evaluate.features import Features
 from msvq.model.losses import l2_normalize
 
 NUM_DIMENSIONS = 50  # that t-SNE sees at most
 PERPLEXITY = 30.0  # scikit-learn's default
 FEWEST = 4  # pictures that t-SNE can arrange
-SIDE, NUM_NEIGHBOURS, BATCH = 48, 6, 256
+SIDE, BATCH = 48, 256
 
 
 def embed_in_plane(features: Tensor, seed: int) -> NDArray[np.float32]:
@@ -94,13 +94,7 @@ def thumbnails(pictures: ImageSplit) -> NDArray[np.uint8]:
 
 
 def save_map(
-    path: Path,
-    data: ImageDataset,
-    encoders: dict[str, nn.Module],
-    features: Callable[[nn.Module, ImageSplit], Tensor],
-    *,
-    num: int = 1500,
-    seed: int = 0,
+    path: Path, data: ImageDataset, encoders: dict[str, nn.Module], features: Features, *, num: int = 1500
 ) -> None:
     """Write a map of at most `num` pictures by each of the encoders ("before", "after"), and what it shows.
 
@@ -117,6 +111,6 @@ def save_map(
     }
     for name, encoder in encoders.items():
         found = l2_normalize(features(encoder, pictures))  # pictures are compared by cosine
-        arrays[name] = to_unit_square(embed_in_plane(found, seed))
+        arrays[name] = to_unit_square(embed_in_plane(found, seed=0))
         arrays["neighbours"] = neighbours_among(found, NUM_NEIGHBOURS).numpy().astype(np.int64)
     save_arrays(path, arrays)

@@ -1,7 +1,8 @@
 """Pictures for a person to look at: nearest neighbours before and after training, and what soft labels find."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
+from msvq.evaluate.features import Features
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 
-NUM_QUERIES, NUM_WORST, TOP = 10, 8, 5
+NUM_QUERIES, NUM_NEIGHBOURS, NUM_WORST = 10, 6, 8
 NUM_BANK = 10_000  # pictures among which neighbours are looked up
 LOOKED_AT = 20  # batches of an audit after training
 
@@ -42,24 +44,16 @@ def nearest(bank: Tensor, queries: Tensor, num: int, *, own: Tensor | None = Non
     return similarities.topk(min(num, len(bank) - (own is not None)), dim=1).indices
 
 
-def choose_queries(labels: Tensor, num: int, seed: int = 0) -> Tensor:
+def choose_queries(labels: Tensor, num: int) -> Tensor:
     """Indices [num] of pictures, the classes in turn, at random within a class."""
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(labels), generator=generator)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     by_class = [order[labels[order] == label] for label in torch.unique(labels)]
     rounds = range(max(len(members) for members in by_class))
     turns = [members[turn] for turn in rounds for members in by_class if turn < len(members)]
     return torch.stack(turns[:num])
 
 
-def save_neighbours(
-    path: Path,
-    data: ImageDataset,
-    encoders: dict[str, nn.Module],
-    features: Callable[[nn.Module, ImageSplit], Tensor],
-    *,
-    num: int = 6,
-) -> None:
+def save_neighbours(path: Path, data: ImageDataset, encoders: dict[str, nn.Module], features: Features) -> None:
     """Write queries and their neighbours as small pictures, by each of the encoders ("before", "after").
 
     Test pictures are looked up among training pictures; without labels, training pictures among the others.
@@ -71,7 +65,7 @@ def save_neighbours(
     arrays: dict[str, NDArray[Any]] = {"queries": asked.take(range(len(asked))), "query_labels": asked.labels}
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries
-        found = nearest(features(encoder, bank), features(encoder, asked), num, own=own).numpy()
+        found = nearest(features(encoder, bank), features(encoder, asked), NUM_NEIGHBOURS, own=own).numpy()
         arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
         arrays[f"{name}_labels"] = bank.labels[found]
     arrays["class_names"] = np.array(data.class_names, dtype=str)
@@ -95,9 +89,7 @@ class FrozenReplay:
     @torch.no_grad()
     def batches(self) -> Iterator[tuple[tuple[SoftLabel, ...], Tensor, Tensor]]:
         """Soft labels, labels [N] and indices [N] of batches without end; read each before the next."""
-        epoch = -1
-        while True:
-            epoch += 1
+        for epoch in count():
             for images, labels, indices in self.loader.epoch(epoch):
                 views = self.augment(images, self.method.views, self.generator)
                 pointer = 0 if self.queue is None else int(self.queue.pointer)
@@ -151,7 +143,7 @@ def make_gallery(
         "views": np.array([label.name for label in soft_labels]),
         "class_names": np.array(data.class_names, dtype=str),
     }
-    found = [top_entries(label._replace(z=label.z[rows.to(label.z.device)]), TOP) for label in soft_labels]
+    found = [top_entries(label._replace(z=label.z[rows.to(label.z.device)])) for label in soft_labels]
     slots = torch.stack([slots.cpu() for slots, _ in found])  # [V, M, 5]
     which = places[slots]
     shape = pictures.shape[1:]

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.distributed import map_sharded
-from msvq.core.runtime import autocast
+from msvq.core.runtime import autocast, eval_mode
 from msvq.core.schema import MayChange, Section
 from msvq.data.augment import Augment
 from msvq.data.store import ImageSplit
+from msvq.evaluate.features import Features
 from msvq.methods.base import Method
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
@@ -53,7 +54,7 @@ def spread(features: Tensor) -> float:
 def effective_rank(features: Tensor) -> float:
     """RankMe (arXiv 2210.02885) of features [N, d]: exp of the entropy of the singular values' shares, 1 to d.
 
-    Not a number if a feature is none, for there are no singular values then.
+    NaN if not all features are finite: there are no singular values then.
     """
     if not len(features) or not bool(features.isfinite().all()):
         return float("nan")
@@ -131,11 +132,7 @@ def queue_health(method: nn.Module, *, steps: int) -> dict[str, float]:
 
 
 def measure_health(
-    method: Method,
-    *,
-    pictures: ImageSplit,
-    features: Callable[[nn.Module, ImageSplit], Tensor],
-    pairs: Pairs | None = None,
+    method: Method, *, pictures: ImageSplit, features: Features, pairs: Pairs | None = None
 ) -> dict[str, float]:
     """How far the encoder tells pictures apart, on a fixed sample of them, by the names that the log has.
 
@@ -163,13 +160,9 @@ def measure_health(
 @torch.no_grad()
 def project(projector: nn.Module, features: Tensor) -> Tensor:
     """Embeddings fp32 [N, e], on the CPU, of a backbone's features [N, d]. The projector's mode is restored."""
-    was_training = projector.training
-    projector.eval()
-    try:
+    with eval_mode(projector):
         place = next(projector.parameters(), features)
         embeddings: Tensor = projector(features.to(place.device, place.dtype))
-    finally:
-        projector.train(was_training)
     return embeddings.float().cpu()
 
 
@@ -179,9 +172,6 @@ def pair_function(pictures: ImageSplit, augment: Augment, device: torch.device, 
 
     def pairs(encoder: nn.Module) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(0)
-        was_training = encoder.training
-        encoder.eval()
-        found: list[Tensor] = []  # [n, 2, d] each
 
         def of_share(images: NDArray[np.uint8], rows: slice) -> Tensor:
             part = torch.from_numpy(images[rows]).to(device)
@@ -189,11 +179,8 @@ def pair_function(pictures: ImageSplit, augment: Augment, device: torch.device, 
             with torch.no_grad(), autocast(device, precision):
                 return torch.stack([encoder(view).float().cpu() for view in views], dim=1)
 
-        try:
-            for images in kept.batches_in_order(500):
-                found.append(map_sharded(len(images), partial(of_share, images)))
-        finally:
-            encoder.train(was_training)
+        with eval_mode(encoder):  # [n, 2, d] each
+            found = [map_sharded(len(images), partial(of_share, images)) for images in kept.batches_in_order(500)]
         first, second = torch.cat(found).unbind(1)
         return first, second
 
