@@ -32,7 +32,7 @@ static: $(VENV)/.test
 	$(RUN)/mypy
 
 $(VENV)/.new:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "msvq needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 4) and "msvq needs Python 3.11.4 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 

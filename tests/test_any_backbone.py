@@ -18,11 +18,12 @@ from msvq.cli import main
 from msvq.config.build import build_method
 from msvq.config.resolve import Flags, resolve
 from msvq.config.settings import Settings
+from msvq.core.array_cache import verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.model import backbones
 from msvq.model.backbones import ResNet
 from msvq.preflight.bench import bench
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import SEAL, load_encoder
 from msvq.runs.evaluate import evaluate
 from msvq.runs.run_dir import INITIAL
 from msvq.train.init_weights import load_initial_weights
@@ -185,14 +186,14 @@ def test_a_run_that_names_code_runs_nothing(made: Path, tmp_path: Path, msvq_say
         config = yaml.safe_load((out / place).read_text())
         (out / place).write_text(yaml.safe_dump({**config, "backbone": named}))
     else:
-        card = {k: v for k, v in json.loads((out / place).read_text()).items() if not k.endswith("sha256")}
-        (out / place).write_text(json.dumps({**card, "backbone": named}))
+        known = verified(json.loads((out / place).read_text()), SEAL)
+        (out / place).write_text(json.dumps(with_checksum({**known, "backbone": named}, SEAL)))
     for words in (("evaluate", out), ("analyze", out), ("report", out), ("pretrain", "--resume", "--out", out)):
         if place == "config.yaml" or words[0] == "evaluate":  # the others do not look at the card
             code, _, err = msvq_says(*words, *flags(["k=5"] if words[0] == "evaluate" else []))
             refused = words[0] in ("analyze", "pretrain") if place == "config.yaml" else True
             assert code == (2 if refused else 0), (words, err)
-    with pytest.raises(BadInput, match="name it yourself"):
+    with pytest.raises(BadInput, match=r"name it yourself|of another network than the run's"):
         evaluate(
             msvq.load(out), checkpoint=str(out / "checkpoints" / "last.ckpt") if place == "config.yaml" else "last"
         )

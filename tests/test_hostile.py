@@ -55,8 +55,7 @@ from msvq.core.array_cache import verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.data.sources.hub import open_hub
 from msvq.methods import METHODS
-from msvq.report.page import write_report
-from msvq.report.summary import summary
+from msvq.report.page import summary, write_report
 from msvq.runs.checkpoint import read_checkpoint, write_checkpoint
 from msvq.runs.encoder import SEAL, load_encoder
 from msvq.runs.run_dir import METADATA, WEIGHTS

@@ -16,8 +16,7 @@ from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.core.files import check_places
 from msvq.core.launch import is_main_process
-from msvq.report.page import WRITTEN, report_on, write_report
-from msvq.report.summary import summary
+from msvq.report.page import WRITTEN, report_on, summary, write_report
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_encoder, read_metadata
 from msvq.runs.evaluate import evaluate

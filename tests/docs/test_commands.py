@@ -38,6 +38,7 @@ BEHIND = {
 ELSEWHERE = {
     "make demo": "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
     "make test": "Makefile::test",
+    "make check": "Makefile::check",
     "make lint": "Makefile::lint",
     "make faults": "tests/test_faults.py::test_",
     "msvq demo": "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",

@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.augment import ViewSettings
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate import linear
-from msvq.evaluate.finetune import FinetuneResult, FinetuneSettings, finetune, learning_part
-from msvq.model.backbones import ResNet
+from msvq.evaluate import features
+from msvq.evaluate.features import EvalContext
+from msvq.evaluate.finetune import FinetuneSettings, finetune, learning_part
+from msvq.evaluate.linear import SEED, Classifier
+from msvq.model.backbones import BackboneSettings, ResNet
 from msvq.model.norm import SplitBatchNorm2d, split_batch_norm
 
 CPU = torch.device("cpu")
@@ -38,10 +41,11 @@ def tiny() -> ResNet:
     return ResNet((1, 1, 1, 1), width=4)
 
 
-def tune(encoder: nn.Module, data: ImageDataset, rows: Any = None, **options: Any) -> FinetuneResult:
-    outside = {key: options.pop(key) for key in ("scratch", "seed", "precision") if key in options}
+def tune(encoder: nn.Module, data: ImageDataset, rows: Any = None, **options: Any) -> Classifier:
+    scratch, seed, precision = (options.pop(*o) for o in (("scratch", False), ("seed", SEED), ("precision", "fp32")))
     settings = FinetuneSettings(**{"epochs": 2, "min_steps": 1, "batch_size": 16, **options})
-    return finetune(encoder, data, rows, settings, device=CPU, **outside)
+    context = EvalContext(encoder, BackboneSettings(), data, CPU, precision, Display())
+    return finetune(context, settings, rows, seed, scratch=scratch)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_few_labels_get_enough_steps(num: int, epochs: int) -> None:
 
 def test_the_whole_network_learns_an_easy_case() -> None:
     result = tune(tiny(), striped(), epochs=25, scratch=True)
-    assert result.scores.top1 > 90
+    assert result.last.top1 > 90
     assert result.losses[-1] < 0.5 * result.losses[0]
     assert (result.num_train, result.num_test, result.steps) == (60, 40, 25 * 4)
 
@@ -132,7 +136,7 @@ def test_split_batch_norm_becomes_ordinary_for_batches_of_any_size() -> None:
     ours, expected = (tune(encoder, data) for encoder in (split, plain))
     assert isinstance(split.bn1, SplitBatchNorm2d) and split.bn1.splits == 8
     assert ours.losses == pytest.approx(expected.losses, rel=1e-5)
-    assert ours.scores == expected.scores
+    assert ours.last == expected.last
     other = expected.encoder.state_dict()
     for name, value in ours.encoder.state_dict().items():
         torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-5)
@@ -163,8 +167,8 @@ def test_no_batch_is_a_single_left_over_picture() -> None:
 def test_the_size_of_test_batches_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, data = tiny(), striped()
     whole = tune(encoder, data)
-    monkeypatch.setattr(linear, "TEST_BATCH", 7)
-    assert tune(encoder, data).scores == whole.scores
+    monkeypatch.setattr(features, "AT_ONCE", 7)
+    assert tune(encoder, data).last == whole.last
 
 
 def test_the_seed_decides() -> None:
@@ -198,4 +202,4 @@ def test_what_cannot_be_fine_tuned_is_said() -> None:
     with pytest.raises(BadInput, match=r"cannot take crops of 8 pixels .*; --set view.scale=1"):
         tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, view=ViewSettings(scale=0.5))
     with pytest.raises(BadInput, match="lower learning rate"):
-        tune(tiny(), data, lr_head=1e30, epochs=20)
+        tune(tiny(), data, lr_head=1e18, epochs=20)

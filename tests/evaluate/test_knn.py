@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from msvq.data.patterns import make_patterns
 from msvq.data.store import ImageSplit
 from msvq.evaluate import knn
+from msvq.evaluate.diagnostics.gallery import choose_queries, nearest
 from msvq.evaluate.features import extract_features
 from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank
-from msvq.evaluate.neighbours import choose_queries, nearest
 from msvq.model.backbones import ResNet
 
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
 from msvq.data.store import ImageDataset, ImageSplit
+from msvq.evaluate.features import Scores, scores
 from msvq.evaluate.labels import PLAIN, LabelledViews, held_out, stratified, usable_rows
-from msvq.evaluate.scores import Scores, scores
 
 # Classes of 1, 2, 7, 100 and 1000 pictures, and 50 without a label, in mixed order.
 SIZES = (1, 2, 7, 100, 1000)

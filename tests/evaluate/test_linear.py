@@ -15,12 +15,13 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.augment import ViewSettings
 from msvq.data.store import ImageDataset, ImageSplit
+from msvq.evaluate import features
 from msvq.evaluate import linear as module
+from msvq.evaluate.features import EvalContext, Scores
 from msvq.evaluate.labels import stratified
-from msvq.evaluate.linear import LinearResult, LinearSettings, linear_evaluation, new_head
+from msvq.evaluate.linear import Classifier, LinearSettings, linear_evaluation, new_head
 from msvq.evaluate.protocols import PROTOCOLS
-from msvq.evaluate.scores import Scores
-from msvq.model.backbones import ResNet
+from msvq.model.backbones import BackboneSettings, ResNet
 
 CPU = torch.device("cpu")
 COLOURS = np.array([(250, 10, 10), (10, 250, 10), (10, 10, 250)])
@@ -43,24 +44,25 @@ def tiny() -> ResNet:
     return ResNet((1, 1, 1, 1), width=4)
 
 
-def evaluate(
-    encoder: nn.Module, data: ImageDataset, rows: Any = None, *, seed: int = 0, **settings: Any
-) -> LinearResult:
+def judged(encoder: nn.Module, data: ImageDataset, display: Display | None = None) -> EvalContext:
+    return EvalContext(encoder, BackboneSettings(), data, CPU, "fp32", display or Display())
+
+
+def evaluate(encoder: nn.Module, data: ImageDataset, rows: Any = None, *, seed: int = 0, **settings: Any) -> Classifier:
     chosen = LinearSettings(**{"epochs": 3, "batch_size": 16, **settings})
-    return linear_evaluation(encoder, data, rows, chosen, device=CPU, seed=seed)
+    return linear_evaluation(judged(encoder, data), chosen, rows, seed)
 
 
 def test_sizes_that_differ_are_told_and_can_be_made_equal() -> None:
     said = io.StringIO()
-    options: dict[str, Any] = {"device": CPU, "seed": 0, "display": Display(Console(file=said, width=500))}
-    short = LinearSettings(epochs=1, batch_size=16)
-    linear_evaluation(tiny(), colours(test_size=24), None, short, **options)
+    display, data = Display(Console(file=said, width=500)), colours(test_size=24)
+    linear_evaluation(judged(tiny(), data, display), LinearSettings(epochs=1, batch_size=16), None, 0)
     assert "learns on crops of 16 px" in said.getvalue() and "--set size=24" in said.getvalue()
     said.truncate(0)
     seen: list[int] = []
     encoder = tiny()
     encoder.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[-1]))
-    linear_evaluation(encoder, colours(test_size=24), None, LinearSettings(epochs=1, size=24), **options)
+    linear_evaluation(judged(encoder, data, display), LinearSettings(epochs=1, size=24), None, 0)
     assert set(seen) == {24} and "learns on crops" not in said.getvalue()
 
 
@@ -172,7 +174,7 @@ def test_steps_are_nesterovs_by_hand() -> None:
 def test_the_size_of_test_batches_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, data = tiny(), colours()
     whole = evaluate(encoder, data)
-    monkeypatch.setattr(module, "TEST_BATCH", 7)
+    monkeypatch.setattr(features, "AT_ONCE", 7)
     parts = evaluate(encoder, data)
     assert parts.epochs == whole.epochs
     assert torch.equal(parts.head.weight, whole.head.weight)
@@ -200,7 +202,7 @@ def test_only_the_given_rows_are_learned_from() -> None:
 
 def test_the_best_epoch_is_the_first_of_the_highest() -> None:
     epochs = tuple(Scores(top1, 100.0) for top1 in (10.0, 30.0, 30.0, 20.0))
-    result = LinearResult(epochs, (0.0,) * 4, 1, 1, nn.Linear(1, 1))
+    result = Classifier(epochs, (0.0,) * 4, 1, 1, 4, nn.Identity(), nn.Linear(1, 1))
     assert (result.best_epoch, result.best.top1, result.last.top1) == (2, 30.0, 20.0)
 
 

@@ -15,10 +15,11 @@ from msvq.core.runtime import OutOfMemory
 from msvq.core.schema import Section
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate import protocols
+from msvq.evaluate.features import EvalContext
 from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.linear import LinearSettings
-from msvq.evaluate.protocols import EvalContext, by_knn, measure
+from msvq.evaluate.protocols import by_knn, measure
 from msvq.model.backbones import BackboneSettings
 from msvq.report.page import write_report
 

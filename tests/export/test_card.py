@@ -11,10 +11,9 @@ from huggingface_hub import ModelCard
 from tests.export.conftest import make_run
 
 import msvq
-from msvq.export.card import escaped, model_card, slug
+from msvq.export.card import escaped, measured, model_card, slug
 from msvq.export.folder import config, example, training
-from msvq.export.formats import make_plan
-from msvq.export.results import measured
+from msvq.export.plans import make_plan
 from msvq.runs.checkpoint import write_checkpoint
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 
@@ -34,7 +33,7 @@ def hostile(narrow: msvq.Run) -> LoadedEncoder:
     """Names that try to be something else, wherever a name comes from a run."""
     folder = narrow.path / "eval"
     folder.mkdir(exist_ok=True)
-    result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": None, "class_names": [HOSTILE]}
+    result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": 90, "class_names": [HOSTILE]}
     (folder / "hostile.json").write_text(json.dumps(result))
     return replace(load_encoder(narrow, "last"), data=HOSTILE)
 

@@ -250,7 +250,7 @@ def test_bad_input_is_one_sentence(
 def test_a_missing_library_is_named_with_its_extra(
     wide: msvq.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, library: str
 ) -> None:
-    monkeypatch.setattr("msvq.export.formats.find_spec", lambda wanted: None if wanted == library else object())
+    monkeypatch.setattr("msvq.export.plans.find_spec", lambda wanted: None if wanted == library else object())
     with pytest.raises(msvq.BadInput, match=rf"needs {library}; pip install 'msvq\[{name}\]' gives it"):
         export_run(wide, format=name, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()

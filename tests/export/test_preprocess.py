@@ -3,7 +3,6 @@
 import json
 import runpy
 from collections.abc import Callable
-from inspect import getsource
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from PIL import Image
 import msvq
 from msvq.data.augment import normalise
 from msvq.data.decode import decode
-from msvq.export import preprocess
-from msvq.export.folder import preprocessing
+from msvq.export.folder import preprocess_code, preprocessing
 from msvq.export.verify import _photograph
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 
@@ -32,7 +30,7 @@ def subject(narrow: msvq.Run) -> LoadedEncoder:
 @pytest.fixture
 def prepare(subject: LoadedEncoder, tmp_path: Path) -> Prepare:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessing(subject)))
-    (tmp_path / "preprocess.py").write_text(getsource(preprocess))
+    (tmp_path / "preprocess.py").write_text(preprocess_code())
     found: Prepare = runpy.run_path(str(tmp_path / "preprocess.py"))["prepare"]
     return found
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from PIL import Image
 from tests.report.fixtures import make_run
 
-from msvq.report.figures import write_figures
+from msvq.report.figures import draw_figures
 from msvq.report.page import write_report
+from msvq.report.records import read_records
 
 ALL = {f"{name}.{kind}" for name in ("knn", "false_negatives", "map") for kind in ("png", "svg")}
 
@@ -31,11 +32,12 @@ def test_figures_of_a_run_and_of_two(tmp_path: Path) -> None:
 
 
 def test_without_labels_there_is_only_the_map(tmp_path: Path) -> None:
-    written = write_figures(make_run(tmp_path / "run", names=()), tmp_path / "out")
+    records = read_records([make_run(tmp_path / "run", names=())])
+    written = draw_figures(records, tmp_path / "out")
     assert {path.name for path in written} == {"map.png", "map.svg"}
 
 
 def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run")
-    first = [path.read_bytes() for path in write_figures(run, tmp_path / "a")]
-    assert first == [path.read_bytes() for path in write_figures(run, tmp_path / "b")]
+    records = read_records([make_run(tmp_path / "run")])
+    first = [path.read_bytes() for path in draw_figures(records, tmp_path / "a")]
+    assert first == [path.read_bytes() for path in draw_figures(records, tmp_path / "b")]

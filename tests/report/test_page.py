@@ -14,10 +14,10 @@ from tests.report.fixtures import HOSTILE, make_run, write_json
 
 from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
+from msvq.report.numbers import comparison, confused_pairs, confusion
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet
 from msvq.report.records import read_record
-from msvq.report.tables import comparison, confused_pairs, confusion
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_results_that_do_not_stand_for_the_run_are_not_taken_for_it(tmp_path: Pa
     for step, counts in ((99, True), (33, False)):  # the run has 99 steps: after 33 it was another encoder
         (run / "eval" / "linear.json").write_text(json.dumps({**linear, "step": step}))
         record = read_record(run)
-        assert ("top1" in record.result("linear")) == counts
+        assert (record.result("linear") is not None) == counts
         assert ("linear" in comparison([record])["columns"]) == counts
 
 

@@ -12,9 +12,8 @@ from tests.report.fixtures import make_run, write_json
 
 from msvq.report.curves import MAIN, MORE, charts
 from msvq.report.figures import _knn_curves, _places
+from msvq.report.numbers import confused_pairs, confusion, verdict
 from msvq.report.records import read_record, read_records
-from msvq.report.tables import confused_pairs, confusion
-from msvq.report.verdict import verdict
 
 
 def change_log(run: Path, change: Any) -> None:
@@ -50,14 +49,14 @@ def test_the_result_of_most_seeds_stands_for_the_run(tmp_path: Path) -> None:
     linear = json.loads((run / "eval" / "linear.json").read_text())
     for name, top1, num in (("linear", 70.0, 1), ("linear-seeds-2", 72.0, 2), ("linear-seeds-3", 71.0, 3)):
         write_json(run / "eval" / f"{name}.json", {**linear, "top1": top1, "seeds": list(range(num))})
-    assert read_record(run).result("linear")["top1"] == 71.0
+    assert (found := read_record(run).result("linear")) is not None and found.top1 == 71.0
 
 
 def test_a_changed_protocol_of_many_seeds_does_not_stand_before_the_plain_one(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     knn = json.loads((run / "eval" / "knn.json").read_text())
     write_json(run / "eval" / "knn-k-7.json", {**knn, "top1": 1.0, "seeds": [0, 1, 2], "changes": {"k": 7}})
-    assert read_record(run).result("knn")["top1"] == 61.5
+    assert (found := read_record(run).result("knn")) is not None and found.top1 == 61.5
 
 
 def test_beside_a_run_in_its_first_epoch_all_are_drawn_by_steps(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Which runs a study needs, what they are called, and which of them are refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from msvq.config.resolve import read_recipe, resolve
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
+from msvq.core.schema import MayChange, diff
 from msvq.methods import METHODS
 from msvq.reproduce.estimate import passes
 from msvq.reproduce.experiments import (
@@ -16,7 +19,6 @@ from msvq.reproduce.experiments import (
     WARM,
     Cell,
     check_run,
-    difference,
     find_scale,
     is_finished,
     make_cell,
@@ -75,7 +77,7 @@ def test_another_length_is_a_scale_of_its_own() -> None:
     [task] = sweep.tasks
     settings, usual = task.cell.settings(), Cell("mini", "cifar10", "msvq", (), 0).settings()
     assert settings.train.epochs == 12
-    assert difference(usual.model_dump(mode="json"), settings.model_dump(mode="json")) == ("train.epochs", 4, 12)
+    assert list(diff(usual, settings)) == [("train.epochs", 4, 12, MayChange.TRAINING)]
     assert settings.model_copy(update={"train": usual.train}) == usual  # nothing else
     assert find_scale("mini-12-epochs") == sweep.request.scale  # by the name that its files have
     assert find_scale("smoke-1-epoch").epochs == 1
@@ -125,10 +127,10 @@ def test_outside_the_papers_scale_linear_runs_once_a_row() -> None:
 
 
 def test_a_cell_whose_config_changed_is_refused(tmp_path: Path) -> None:
-    cell = Cell("smoke", "patterns", "msvq", (), 0)
+    cell = Cell("smoke", "patterns", "cmsf", (), 0)
     check_run(cell, tmp_path)  # nothing there yet
     config = cell.settings().model_dump(mode="json")
-    config["method"]["num_classes"] = 10  # what a run finds out for itself
+    config["method"]["num_pictures"] = 640  # what a run finds out for itself
     config["data"]["root"] = "/elsewhere"
     config["train"]["compile"] = True  # faster, and the same but for rounding
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -145,12 +147,27 @@ def test_a_cell_whose_config_changed_is_refused(tmp_path: Path) -> None:
             check_run(cell, tmp_path)
 
 
-def test_difference_looks_into_blocks() -> None:
-    assert difference({"data": {"b": 1, "size": None}}, {"data": {"b": 1, "size": 3}}) is None
-    assert difference({"a": {"b": 1, "c": None}}, {"a": {"b": 1, "c": 3}}) == ("a.c", None, 3)
-    assert difference({"a": {"b": 1}}, {"a": {"b": 1, "c": 3}}) == ("a.c", None, 3)
-    assert difference({"a": {"b": 1}}, {"a": {"b": 2}}) == ("a.b", 1, 2)
-    assert difference({"a": {"b": 1}}, {}) == ("a.b", 1, None)
+def test_what_a_run_finds_out_is_left_open_in_every_block(tmp_path: Path) -> None:
+    cell = Cell("smoke", "patterns", "unmix", ("method.base=cmsf", "data.test_size=null"), 0)
+    config = cell.settings().model_dump(mode="json")
+    assert (config["data"]["test_size"], config["method"]["base_options"]["num_pictures"]) == (None, None)
+    config["data"]["test_size"] = config["method"]["base_options"]["num_pictures"] = 64
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    check_run(cell, tmp_path)
+    config["method"]["base_options"]["queue_size"] = 3
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(BadInput, match=r"ran with another method\.base_options\.queue_size: 3, and it is \d+ now"):
+        check_run(cell, tmp_path)
+
+
+def test_the_difference_looks_into_blocks() -> None:
+    def difference(wanted: dict[str, Any], found: dict[str, Any]) -> list[Any]:
+        return list(diff(Settings(method=wanted), Settings(method=found)))
+
+    assert difference({"a": {"b": 1, "c": None}}, {"a": {"b": 1, "c": 3}}) == [("method.a.c", None, 3, None)]
+    assert difference({"a": {"b": 1}}, {"a": {"b": 1, "c": 3}}) == [("method.a.c", None, 3, None)]
+    assert difference({"a": {"b": 1}}, {"a": {"b": 2}}) == [("method.a.b", 1, 2, None)]
+    assert difference({"a": {"b": 1}}, {}) == [("method.a.b", 1, None, None)]
 
 
 def test_finished_means_every_file(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     for name in FINISHED:
         (tmp_path / name).touch()
-    result = {"protocol": "linear-100/1", "kind": "linear", "top1": 60.0, "top1_best": 61.0}
+    result = {"protocol": "linear-100/1", "kind": "linear", "top1": 60.0, "top5": 90.0, "top1_best": 61.0}
     (tmp_path / "eval" / "linear.json").write_text(json.dumps(result))
     found = read_run(Cell("paper", "cifar10", "msvq", (), 0), tmp_path, {})
     assert found is not None

@@ -262,10 +262,10 @@ def test_the_page_shows_the_runs_own_result_and_not_a_variant(run: msvq.Run, tmp
     evaluate(copy, protocol="knn", checkpoint="best")
     evaluate(copy, protocol="knn", overrides=["k=7"])
     record = read_record(copy.path)
-    assert record.result("probe")["top1"] == plain.top1
-    assert record.result("probe")["labels"] == 1
-    assert record.result("knn")["protocol"] == "knn-200-t0.1/1"
-    assert record.result("knn")["checkpoint"] == "last"
+    assert (found := record.result("probe")) is not None and found.top1 == plain.top1
+    assert (found := record.result("probe")) is not None and found.labels == 1
+    assert (found := record.result("knn")) is not None and found.protocol == "knn-200-t0.1/1"
+    assert (found := record.result("knn")) is not None and found.checkpoint == "last"
 
 
 def test_a_checkpoint_of_another_run_takes_no_name_of_ones_own(run: msvq.Run, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_run_with_another_k_says_so_in_the_name(tmp_path: Path) -> None:
     run = msvq.pretrain(data="patterns", out=tmp_path / "k", epochs=1, overrides=[*SMALL, "evaluate.knn_k=7"])
     assert not (run.path / "eval" / "knn.json").exists()
     assert read(run, "knn-k-7")["protocol"] == "knn-7-t0.1/1"
-    assert read_record(run.path).result("knn")["settings"]["k"] == 7
+    assert (found := read_record(run.path).result("knn")) is not None and found.settings["k"] == 7
 
 
 def test_an_interrupted_run_is_evaluated_from_its_checkpoint(

@@ -89,7 +89,7 @@ def test_a_thinned_bank_is_told_as_a_change(scene: Scene, monkeypatch: pytest.Mo
     assert (result["changes"], result["num_labels"]) == ({"k": 7, "bank": 30}, 30)
     assert result["data_fingerprint"] == scene.data.fingerprint()
     assert "knn-k-7.json" not in files(scene)
-    assert read_record(scene.path).result("knn")["changes"]["bank"] == 30
+    assert (found := read_record(scene.path).result("knn")) is not None and found.changes["bank"] == 30
 
 
 def test_without_finite_features_all_but_the_accuracy_is_looked_at(broken: Scene) -> None:

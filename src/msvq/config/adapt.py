@@ -1,6 +1,6 @@
 """What only the data and the machine can decide, written into the settings, so that they repeat the run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from msvq.core.files import expanduser
 from msvq.core.runtime import resolve_precision
 from msvq.data.sources import absolute
 from msvq.data.store import ImageDataset
+from msvq.methods import METHODS
 from msvq.model.backbones import LIBRARY
 
 DATA_DEPENDENT = ("num_classes", "num_pictures")  # of the data, that a method may leave open
@@ -24,45 +25,49 @@ def fill_from_data(settings: Settings, data: ImageDataset, device: torch.device)
         raise BadInput(
             f"train.resolution goes up to {largest} pixels, but data.size is {data.size}; change one of them"
         )
-    backbone = settings.backbone.for_size(data.size)
-    backbone = backbone.model_copy(update={"init": _written_down(backbone.init)})
+    told = _method_options(settings)
+    facts = dict(zip(DATA_DEPENDENT, (data.num_classes, len(data.train)), strict=True))
+    for key, fact in facts.items():
+        if told.get(key) is not None and told[key] < fact:
+            raise BadInput(f"method.{key} {told[key]} is less than the data's {fact}; null takes the data's")
     root = settings.data.root
     place = {"source": absolute(settings.data.source), "root": None if root is None else expanduser(root).absolute()}
-    sizes = {"size": data.size, "test_size": data.test_size}
-    facts = dict(zip(DATA_DEPENDENT, (data.num_classes, len(data.train)), strict=True))
-    method = fill_data_dependent(settings.method, facts)
-    return settings.model_copy(
-        update={
-            "method": method,
-            "data": settings.data.model_copy(update={**place, **sizes}),
-            "backbone": backbone,
-            "train": settings.train.model_copy(update={"precision": precision}),
-        }
+    backbone = settings.backbone.for_size(data.size)
+    return _update(
+        settings,
+        data={**place, "size": data.size, "test_size": data.test_size},
+        backbone={"stem": backbone.stem, "init": _written_down(backbone.init)},
+        train={"precision": precision},
+        method={key: fact or None for key, fact in facts.items() if told.get(key) is None},
     )
 
 
 def fill_from_run(settings: Settings, run: Settings) -> Settings:
     """The settings with what they leave to data and machine as a run has found it; paths as they are written down."""
-    data = {"source": absolute(settings.data.source)}
-    data |= {key: getattr(run.data, key) for key in ("size", "test_size") if getattr(settings.data, key) is None}
-    backbone = {"init": _written_down(settings.backbone.init)}
-    backbone |= {"stem": run.backbone.stem} if settings.backbone.stem == "auto" else {}
-    train = {"precision": run.train.precision} if settings.train.precision == "auto" else {}
-    return settings.model_copy(
-        update={
-            "data": settings.data.model_copy(update=data),
-            "backbone": settings.backbone.model_copy(update=backbone),
-            "train": settings.train.model_copy(update=train),
-            "method": _facts_of(settings.method, run.method),
-        }
+    found, told = METHODS[settings.method_name].all_options(run.method), _method_options(settings)
+    data = {key: getattr(run.data, key) for key in ("size", "test_size") if getattr(settings.data, key) is None}
+    stem = run.backbone.stem if settings.backbone.stem == "auto" else settings.backbone.stem
+    return _update(
+        settings,
+        data={"source": absolute(settings.data.source), **data},
+        backbone={"stem": stem, "init": _written_down(settings.backbone.init)},
+        train={"precision": run.train.precision} if settings.train.precision == "auto" else {},
+        method={key: found.get(key) for key in DATA_DEPENDENT if told.get(key) is None},
     )
 
 
-def _facts_of(options: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
-    found = {key: run.get(key) for key in DATA_DEPENDENT if key in options and options[key] is None}
-    if isinstance(options.get("base_options"), dict) and isinstance(run.get("base_options"), dict):
-        found["base_options"] = _facts_of(options["base_options"], run["base_options"])
-    return {**options, **found}
+def _method_options(settings: Settings) -> dict[str, Any]:
+    """Of the method and of one that it wraps."""
+    return METHODS[settings.method_name].all_options(settings.method)
+
+
+def _update(settings: Settings, *, method: Mapping[str, Any], **sections: Mapping[str, Any]) -> Settings:
+    """The settings with other values in their sections."""
+    changed: dict[str, Any] = {
+        name: getattr(settings, name).model_copy(update=values) for name, values in sections.items()
+    }
+    changed["method"] = METHODS[settings.method_name].replace_options(settings.method, method)
+    return settings.model_copy(update=changed)
 
 
 def _written_down(init: str | None) -> str | None:
@@ -74,26 +79,20 @@ def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -
 
     `keep` are the settings that were asked for by name (`train.batch_size`): they stay as they are.
     """
-    keep, notes, method = set(keep), [], dict(settings.method)
-    wrapped = "base_options" in method  # a method around another: batch norm and queue are the other's
-    options = dict(method.get("base_options") or {}) if wrapped else method
-    batch, queue, splits = (settings.train.batch_size, options.get("queue_size") or 0, options.get("bn_splits") or 1)
-    kept = "train.batch_size" in keep
-    fitting_batch, fitting_queue = fit_to_count(num_pictures, batch, queue, splits, keep_batch=kept)
-    if fitting_batch != batch:
-        notes.append(f"{num_pictures:,} pictures: train.batch_size is {fitting_batch} instead of {batch}")
-        train = settings.train.model_copy(update={"batch_size": fitting_batch})
-        settings = settings.model_copy(update={"train": train})
+    keep, told, notes, changes = set(keep), _method_options(settings), [], {}
+    old_batch, old_queue, splits = settings.train.batch_size, told.get("queue_size") or 0, told.get("bn_splits") or 1
     asked = {key.rpartition(".")[2] for key in keep if key.startswith("method.")}
-    groups = next(n for n in range(splits, 0, -1) if n == 1 or (fitting_batch % n == 0 and fitting_batch // n >= 4))
+    batch, queue = fit_to_count(num_pictures, old_batch, old_queue, splits, keep_batch="train.batch_size" in keep)
+    if batch != old_batch:
+        notes.append(f"{num_pictures:,} pictures: train.batch_size is {batch} instead of {old_batch}")
+    groups = next(n for n in range(splits, 0, -1) if n == 1 or (batch % n == 0 and batch // n >= 4))
     if groups != splits and "bn_splits" not in asked:
-        notes.append(f"a batch of {fitting_batch} is normalised in {groups} groups instead of {splits}")
-        options["bn_splits"] = groups
-    if queue and fitting_queue != queue and "queue_size" not in asked:
-        notes.append(f"{num_pictures:,} pictures: the queue holds {fitting_queue:,} instead of {queue:,}")
-        options["queue_size"] = fitting_queue
-    method = {**method, "base_options": options} if wrapped else options
-    return settings.model_copy(update={"method": method}), notes
+        notes.append(f"a batch of {batch} is normalised in {groups} groups instead of {splits}")
+        changes["bn_splits"] = groups
+    if queue != old_queue and "queue_size" not in asked:
+        notes.append(f"{num_pictures:,} pictures: the queue holds {queue:,} instead of {old_queue:,}")
+        changes["queue_size"] = queue
+    return _update(settings, train={"batch_size": batch}, method=changes), notes
 
 
 def fit_to_count(
@@ -111,16 +110,3 @@ def fit_to_count(
     most = max(batch, num_pictures // 2)
     queue = queue_size if queue_size <= most else most // batch * batch
     return batch, queue
-
-
-def fill_data_dependent(options: dict[str, Any], facts: dict[str, int]) -> dict[str, Any]:
-    """A method's options, also those of a method it wraps, with what only the data can tell."""
-    filled = dict(options)
-    for key, fact in facts.items():
-        if key in filled and filled[key] is None:
-            filled[key] = fact or None
-        elif key in filled and filled[key] < fact:
-            raise BadInput(f"method.{key} {filled[key]} is less than the data's {fact}; null takes the data's")
-    if isinstance(filled.get("base_options"), dict):
-        filled["base_options"] = fill_data_dependent(filled["base_options"], facts)
-    return filled

@@ -138,11 +138,7 @@ def resolve(
     asked = values["backbone"].get("init")
     if base is None and asked == LIBRARY and "backbone.init" not in assignments:
         raise BadInput("the recipe starts from weights of the network; to allow that, name it yourself: --init library")
-    if assignments.get("method.base", values["method"].get("base")) != values["method"].get("base"):
-        values["method"].pop("base_options", None)  # they were another base's
-    for path, value in assignments.items():
-        assign(values, path, value, whole=True)
-    _fill_base(values)
+    _assign_all(values, assignments)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -195,9 +191,14 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
     block["name"] = name
 
 
-def _fill_base(values: dict[str, Any]) -> None:
-    """Give a method that wraps another the recipe's values for that other, under its own `base_options`."""
+def _assign_all(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
+    """Assign; a method that the chosen one wraps gets the recipe's values for it where nothing else is told."""
     block, defaults = values["method"], values.get("method_defaults") or {}
-    base, options = block.get("base"), block.get("base_options") or {}
-    if isinstance(base, str) and isinstance(options, dict) and defaults.get(base):
-        block["base_options"] = {**defaults[base], **options}
+    name, options = METHODS[block["name"]].inner_keys or ("", "")
+    if assignments.get(f"method.{name}", block.get(name)) != block.get(name):
+        block.pop(options, None)  # they were another inner method's
+    for path, value in assignments.items():
+        assign(values, path, value, whole=True)
+    inner, told = block.get(name), block.get(options) or {}
+    if isinstance(inner, str) and isinstance(told, dict) and defaults.get(inner):
+        block[options] = {**defaults[inner], **told}

@@ -64,11 +64,21 @@ def diff(old: Section, new: Section, path: str = "") -> Iterator[Change]:
         if isinstance(one, Section) and isinstance(other, Section):
             yield from diff(one, other, f"{place}.")
         elif isinstance(one, Mapping) and isinstance(other, Mapping):  # a method's options
-            keys = [key for key in dict.fromkeys((*one, *other)) if one.get(key) != other.get(key)]
-            yield from (Change(f"{place}.{key}", one.get(key), other.get(key), mark) for key in keys)
+            yield from _diff_options(one, other, place, mark)
         elif one != other:
             was, now = (section.model_dump(mode="json", include={name})[name] for section in (old, new))
             yield Change(place, was, now, mark)
+
+
+def _diff_options(
+    old: Mapping[str, Any], new: Mapping[str, Any], path: str, mark: MayChange | None
+) -> Iterator[Change]:
+    for key in dict.fromkeys((*old, *new)):
+        one, other = old.get(key), new.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping | None):
+            yield from _diff_options(one, other or {}, f"{path}.{key}", mark)
+        elif one != other:
+            yield Change(f"{path}.{key}", one, other, mark)
 
 
 def known_keys(error: ValidationError, kind: type[BaseModel]) -> list[str]:

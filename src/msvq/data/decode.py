@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from msvq.core.errors import BadInput
+from msvq.data.to_rgb import fit_square, orientation, upright_square
 
 # What a picture is known by in a folder. The content decides how it is read, so a PNG may be called .jpg.
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
@@ -27,17 +28,6 @@ FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pictures with transparency
 PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
 GONE = "is not there"
-
-# How the EXIF orientation turns a picture upright.
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 # What `examine` finds out about a picture.
 IMAGE_RECORD = np.dtype(
@@ -69,15 +59,16 @@ def examine(picture: str | bytes) -> NDArray[np.void]:
     """What there is to know about a picture, as one entry of IMAGE_RECORD."""
     content = read_content(picture)
     small = _read(content, 72)
-    with _opened(content) as image:
-        size = image.size[::-1] if _orientation(image) in (5, 6, 7, 8) else image.size
+    with _opened(content) as image, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        size = image.size[::-1] if orientation(image) in (5, 6, 7, 8) else image.size
         return _record(size, image.mode, image.format or "", small, content)
 
 
 def record_of(pixels: NDArray[np.uint8]) -> NDArray[np.void]:
     """The same about a picture that is an array [H, W, 3] already; its content is its pixels."""
     image = Image.fromarray(pixels)
-    return _record(image.size, image.mode, "array", _fit(image, 72), pixels.tobytes())
+    return _record(image.size, image.mode, "array", fit_square(image, 72), pixels.tobytes())
 
 
 def _record(size: tuple[int, int], mode: str, kind: str, small: Image.Image, content: bytes) -> NDArray[np.void]:
@@ -152,10 +143,9 @@ def _read(content: bytes, side: int) -> Image.Image:
             image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
             if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(f"has {image.width} x {image.height} pixels, too many to be decoded safely")
-            upright = _UPRIGHT.get(_orientation(image))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                square = _fit(_as_rgb(image, side), side)
+                return upright_square(image, side)
         except Unreadable:
             raise
         except MemoryError:
@@ -163,58 +153,10 @@ def _read(content: bytes, side: int) -> Image.Image:
         # A decoder may raise almost anything on damaged input; none of it may end a run.
         except Exception as error:
             raise Unreadable("is cut short" if _is_cut(error) else f"is damaged: {error}") from None
-    return square if upright is None else square.transpose(upright)
 
 
 def _is_cut(error: Exception) -> bool:
     return "truncated" in str(error).lower() or isinstance(error, EOFError)
-
-
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation that is left to undo, 1 where there is none that makes sense."""
-    if image.format == "TIFF":  # Pillow turns it upright
-        return 1
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return int(image.getexif().get(0x0112, 1))
-    except Exception:  # damaged EXIF data is no reason to leave a picture out
-        return 1
-
-
-def _as_rgb(image: Image.Image, side: int) -> Image.Image:
-    factor = max(1, min(image.size) // (4 * side))  # large pictures shrink before they are converted, to save memory
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode.startswith("I") or image.mode == "F":
-        return _from_wide(image, factor)
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        layer = image.reduce(factor) if image.mode in ("RGBA", "LA") else image
-        layer = layer.convert("RGBA")
-        white = Image.new("RGBA", layer.size, "white")
-        return Image.alpha_composite(white, layer).convert("RGB")
-    return image.convert("RGB")
-
-
-def _from_wide(image: Image.Image, factor: int) -> Image.Image:
-    """16-bit, 32-bit and floating-point grey: 0..65535 (0..255, 0..1) become 0..255."""
-    pixels = np.asarray(image)
-    top = float(pixels.max(where=np.isfinite(pixels), initial=0))
-    values = np.nan_to_num(pixels[::factor, ::factor].astype(np.float32))
-    scale = 255 / 65535 if top > 255 or image.mode.startswith("I;16") else 1.0 if top > 1 or image.mode == "I" else 255
-    grey = np.clip(np.rint(values * scale), 0, 255).astype(np.uint8)
-    return Image.fromarray(np.repeat(grey[..., None], 3, axis=2))
-
-
-def _fit(image: Image.Image, side: int) -> Image.Image:
-    """The centre square, antialiased to side x side; cropped first, so a long thin picture stays small."""
-    if image.size == (side, side):
-        image.load()
-        return image
-    short = min(image.size)
-    left, top = (image.width - short) / 2, (image.height - short) / 2
-    box = (left, top, left + short, top + short)
-    return image.resize((side, side), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)
 
 
 def check_skipped(num: int, total: int, max_skipped: float, reasons: Counter[str], *, first: bool = False) -> None:

@@ -1,16 +1,28 @@
-"""Features of many pictures: backbone in eval mode, no augmentation."""
+"""What an encoder is judged by: features of many pictures, in eval mode and not augmented, and accuracies."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from numpy import uint8
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from msvq.core.console import Display
 from msvq.core.distributed import map_sharded
+from msvq.core.errors import BadInput
 from msvq.core.runtime import autocast
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
+from msvq.evaluate.labels import Rows
+from msvq.model.backbones import BackboneSettings
+
+AT_ONCE = 500  # pictures
+
+NOT_FINITE = "the features are not all finite; the encoder's training broke down, or try --precision fp32"
+NO_TEST = "there is no labelled test picture to measure accuracy on; give a labelled test set"
 
 
 @torch.no_grad()
@@ -56,18 +68,75 @@ def feature_function(
 
     def of_share(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
         def batches() -> Iterator[NDArray[uint8]]:
-            for images in pictures.batches_in_order(500):
+            for images in pictures.batches_in_order(AT_ONCE):
                 yield images
                 advance(len(images))
 
         return extract_features(
-            encoder,
-            batches(),
-            size=data.test_size,
-            mean=data.mean,
-            std=data.std,
-            device=device,
-            precision=precision,
+            encoder, batches(), size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
         )
 
     return features
+
+
+@dataclass
+class EvalContext:
+    """What is judged, and with what."""
+
+    encoder: nn.Module
+    backbone: BackboneSettings  # to build the same network afresh
+    data: ImageDataset
+    device: torch.device
+    precision: str
+    display: Display
+    cached: tuple[Tensor, Tensor] | None = None
+
+    def features(self, rows: Rows | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of the labelled pictures (None: all of them) features [N, d] and labels [N], and the test pictures' likewise.
+
+        Features are computed once.
+        """
+        if self.cached is None:
+            with self.display.task("features", len(self.data.labelled) + len(self.data.test)) as advance:
+                function = feature_function(self.data, self.device, self.precision, advance)
+                self.cached = function(self.encoder, self.data.labelled), function(self.encoder, self.data.test)
+        (bank, test), known = self.cached, torch.from_numpy(self.data.labelled.labels_as_read())
+        truth = torch.from_numpy(self.data.test.labels_as_read())
+        return (bank, known, test, truth) if rows is None else (bank[rows], known[rows], test, truth)
+
+    def test_features(self, network: nn.Module, *, only_one: bool = False) -> tuple[Tensor, Tensor]:
+        """A network's features [M, d] of the labelled test pictures and their classes [M], both on the device.
+
+        `only_one`: of the first of them, to see whether it can.
+        """
+        test = self.data.test.select(np.flatnonzero(self.data.test.labels >= 0))
+        if not len(test):
+            raise BadInput(NO_TEST)
+        test, display = (test.sample(1), Display()) if only_one else (test, self.display)
+        with display.task("features of the test pictures", len(test)) as advance:
+            features = feature_function(self.data, self.device, self.precision, advance)(network, test)
+        if not features.isfinite().all():
+            raise BadInput(
+                "the encoder's features are not all finite; its training broke down, or try --precision fp32"
+            )
+        return features.to(self.device), torch.from_numpy(test.labels_as_read()).to(self.device)
+
+
+class Scores(NamedTuple):
+    """Accuracies in percent."""
+
+    top1: float
+    top5: float  # with fewer than five classes, the largest of them all
+
+
+@torch.no_grad()
+def scores(logits: Tensor, truth: Tensor) -> Scores:
+    """Accuracies of logits or votes [M, C] by the true classes [M]; a truth of -1 is never met.
+
+    Of equal logits some come first, so that a tie never makes two classes right.
+    """
+    if not len(truth):
+        raise BadInput(NO_TEST)
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    right = best == truth.to(best.device)[:, None]
+    return Scores(*(100 * float(right[:, :num].any(1).double().mean()) for num in (1, 5)))

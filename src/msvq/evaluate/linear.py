@@ -2,30 +2,24 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Gt
-from numpy import uint8
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.runtime import Stream, autocast, derive_seed, warmup_cosine
+from msvq.core.runtime import Stream, autocast, derive_seed, loss_scaler, step_rng, warmup_cosine
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
-from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.features import extract_features
+from msvq.evaluate.features import EvalContext, Scores, scores
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows
-from msvq.evaluate.scores import Scores, scores
 
-SEED = 1337  # the paper's code's
-TEST_BATCH = 500
+SEED = 1337  # the paper's code's; further seeds count on from it
 MOMENTUM = 0.9
 
 
@@ -42,22 +36,24 @@ class LinearSettings(Section):
 
     def learning_rate(self, step: int, *, steps_per_epoch: int) -> float:
         """The rate of a step counted from 0."""
+        usual = {"cosine": 1.0, "step": 30.0}[self.schedule]
+        peak = usual if self.lr is None else self.lr
         if self.schedule == "cosine":
-            peak = 1.0 if self.lr is None else self.lr
             return warmup_cosine(step, base_lr=peak, warmup_steps=0, total_steps=self.epochs * steps_per_epoch)
         epoch = step // steps_per_epoch
-        drops = sum(10 * epoch >= tenths * self.epochs for tenths in (6, 8))
-        return (30.0 if self.lr is None else self.lr) * 0.1**drops
+        return peak * 0.1 ** sum(10 * epoch >= tenths * self.epochs for tenths in (6, 8))
 
 
 @dataclass(frozen=True)
-class LinearResult:
-    """What was measured after each epoch, and the classifier of the last."""
+class Classifier:
+    """An encoder with a linear layer that has learned from labels, and what was measured on the way."""
 
-    epochs: tuple[Scores, ...]  # on the test pictures
+    epochs: tuple[Scores, ...]  # on the test pictures, after each epoch; of fine-tuning after the last alone
     losses: tuple[float, ...]  # mean over the training pictures of an epoch
     num_train: int
     num_test: int
+    steps: int
+    encoder: nn.Module
     head: nn.Linear
 
     @property
@@ -76,42 +72,6 @@ class LinearResult:
         return self.epochs[self.best_epoch - 1]
 
 
-def labelled_test(data: ImageDataset) -> ImageSplit:
-    """The test pictures that have a label."""
-    test = data.test.select(np.flatnonzero(data.test.labels >= 0))
-    if not len(test):
-        raise BadInput("there is no labelled test picture to measure accuracy on; give a labelled test set")
-    return test
-
-
-def features_at_test_size(
-    encoder: nn.Module,
-    pictures: ImageSplit,
-    data: ImageDataset,
-    *,
-    device: torch.device,
-    precision: str,
-    display: Display | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Features fp32 [M, d] of pictures at `data.test_size`, and their classes [M], both on `device`."""
-    found: list[Rows] = []
-    stretches = np.split(np.arange(len(pictures)), range(TEST_BATCH, len(pictures), TEST_BATCH))
-    with (display or Display()).task("features of the test pictures", len(pictures)) as advance:
-
-        def batches() -> Iterator[NDArray[uint8]]:
-            for images, indices in pictures.batches(stretches):
-                found.append(indices)  # a stream replaces what it cannot read any more
-                yield images
-                advance(len(images))
-
-        features = extract_features(
-            encoder, batches(), size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
-        )
-    if not features.isfinite().all():
-        raise BadInput("the encoder's features are not all finite; its training broke down, or try --precision fp32")
-    return features.to(device), torch.from_numpy(pictures.labels[np.concatenate(found)]).to(device)
-
-
 def new_head(feature_dim: int, num_classes: int, *, seed: int, device: torch.device) -> nn.Linear:
     """A linear layer [d] -> [C] with weights from N(0, 0.01) and biases 0."""
     generator = torch.Generator().manual_seed(derive_seed(seed, Stream.PROTOCOL))
@@ -123,32 +83,61 @@ def new_head(feature_dim: int, num_classes: int, *, seed: int, device: torch.dev
     return head.to(device)
 
 
-def finite_mean(losses: list[Tensor], epoch: int) -> float:
-    """The mean of an epoch's losses, each weighted already."""
-    mean = float(torch.stack(losses).sum())  # once an epoch, so that a GPU does not wait at every step
-    if not math.isfinite(mean):
-        raise BadInput(f"the classifier's loss became {mean} in epoch {epoch + 1}; give a lower learning rate")
-    return mean
-
-
-def linear_evaluation(
-    encoder: nn.Module,
-    data: ImageDataset,
-    rows: Rows | None,
-    settings: LinearSettings,
+def train_classifier(
+    context: EvalContext,
+    network: nn.Module,
+    head: nn.Linear,
+    views: LabelledViews,
+    rates: Mapping[nn.Module, Callable[[int], float]],
     *,
-    device: torch.device,
-    precision: str = "fp32",
-    seed: int = SEED,
-    display: Display | None = None,
-) -> LinearResult:
-    """Train a classifier on `rows` of `data.labelled` (None: all that have a label); the encoder is left as it is.
+    epochs: int,
+    weight_decay: float,
+    task: str,
+    after_epoch: Callable[[], None] = lambda: None,
+) -> tuple[float, ...]:
+    """Let each module learn at its rate of a step counted from 0, in steps of a batch of views.
+
+    Returns each epoch's mean loss.
+    """
+    device, learns = context.device, any(p.requires_grad for p in network.parameters())
+    groups = [{"params": list(module.parameters()), "rate": rate} for module, rate in rates.items()]
+    optimiser = torch.optim.SGD(groups, lr=0.0, momentum=MOMENTUM, nesterov=True, weight_decay=weight_decay)
+    scaler = loss_scaler(device, context.precision if learns else "fp32")
+    means = []
+    with context.display.task(task, epochs * len(views)) as advance:
+        for epoch in range(epochs):
+            losses = []
+            for step, (pictures, labels) in enumerate(views.epoch(epoch), epoch * len(views)):
+                for group in optimiser.param_groups:
+                    group["lr"] = group["rate"](step)
+                optimiser.zero_grad()
+                with step_rng(views.seed, Stream.PROTOCOL, step, device):
+                    with torch.set_grad_enabled(learns), autocast(device, context.precision):
+                        features = network(pictures)
+                    loss = F.cross_entropy(head(features.float()), labels)
+                    scaler.scale(loss).backward()
+                scaler.step(optimiser)
+                scaler.update()
+                losses.append(loss.detach() * (len(labels) / len(views.pictures)))
+                advance(1)
+            means.append(float(torch.stack(losses).sum()))  # once an epoch, so that a GPU does not wait at every step
+            if not math.isfinite(means[-1]):
+                raise BadInput(
+                    f"the classifier's loss became {means[-1]} in epoch {epoch + 1}; give a lower learning rate"
+                )
+            with torch.no_grad():
+                after_epoch()
+    return tuple(means)
+
+
+def linear_evaluation(context: EvalContext, settings: LinearSettings, rows: Rows | None, seed: int) -> Classifier:
+    """Train a classifier on `rows` of the labelled pictures (None: all of them); the encoder is left as it is.
 
     Every epoch sees new crops. The backbone is in eval mode throughout, so test features are computed once.
     """
-    display, size = display or Display(), settings.size or data.size
+    data, device, size = context.data, context.device, settings.size or context.data.size
     if size != data.test_size:
-        display.note(
+        context.display.note(
             f"note: the classifier learns on crops of {size} px, as the protocol says, and is tested at "
             f"{data.test_size} px; where features depend on the size that costs accuracy "
             f"(--set size={data.test_size} avoids it)"
@@ -156,30 +145,23 @@ def linear_evaluation(
     views = LabelledViews(
         data, rows, view=settings.view, size=size, batch_size=settings.batch_size, seed=seed, device=device
     )
-    frozen = copy.deepcopy(encoder).requires_grad_(False).eval().to(device).to(memory_format=torch.channels_last)
+    frozen = (
+        copy.deepcopy(context.encoder).requires_grad_(False).eval().to(device).to(memory_format=torch.channels_last)
+    )
     views.check(frozen, "--set size=N and view.scale so that it can")
-    test, truth = features_at_test_size(
-        frozen, labelled_test(data), data, device=device, precision=precision, display=display
-    )
+    test, truth = context.test_features(frozen)
     head = new_head(test.shape[1], views.num_classes, seed=seed, device=device)
-    optimiser = torch.optim.SGD(
-        head.parameters(), lr=0.0, momentum=MOMENTUM, nesterov=True, weight_decay=settings.weight_decay
+    measured: list[Scores] = []
+    losses = train_classifier(
+        context,
+        frozen,
+        head,
+        views,
+        {head: partial(settings.learning_rate, steps_per_epoch=len(views))},
+        epochs=settings.epochs,
+        weight_decay=settings.weight_decay,
+        task="linear evaluation",
+        after_epoch=lambda: measured.append(scores(head(test), truth)),
     )
-    measured, means = [], []
-    with display.task("linear evaluation", settings.epochs * len(views)) as advance:
-        for epoch in range(settings.epochs):
-            losses = []
-            for step, (pictures, labels) in enumerate(views.epoch(epoch), epoch * len(views)):
-                optimiser.param_groups[0]["lr"] = settings.learning_rate(step, steps_per_epoch=len(views))
-                with torch.no_grad(), autocast(device, precision):
-                    features = frozen(pictures)
-                loss = F.cross_entropy(head(features.float()), labels)
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                losses.append(loss.detach() * (len(labels) / len(views.pictures)))
-                advance(1)
-            means.append(finite_mean(losses, epoch))
-            with torch.no_grad():
-                measured.append(scores(head(test), truth))
-    return LinearResult(tuple(measured), tuple(means), len(views.pictures), len(truth), head)
+    steps = settings.epochs * len(views)
+    return Classifier(tuple(measured), losses, len(views.pictures), len(truth), steps, frozen, head)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from msvq.core.errors import BadInput
 from msvq.core.schema import Section
+from msvq.evaluate.features import NOT_FINITE, Scores, scores
 from msvq.evaluate.labels import held_out, usable_rows
-from msvq.evaluate.scores import Scores, scores
 
 NUMBERS = 2**18  # features read at once: the second product finds them in the cache
 HISTORY = 20  # steps that L-BFGS remembers
@@ -162,7 +162,7 @@ def probe(
     truth = torch.from_numpy(np.where(classes[places] == test_labels[test_rows], places, -1))
     bank, test, y = bank_features[rows].cpu(), test_features[test_rows].cpu(), torch.from_numpy(known)
     if not (bank.isfinite().all() and test.isfinite().all()):
-        raise BadInput("the features are not all finite; the encoder's training broke down, or try --precision fp32")
+        raise BadInput(NOT_FINITE)
 
     strength, validation, start = _choose(bank, y, len(classes), settings, seed)
     bank, test = bank.double(), test.double()

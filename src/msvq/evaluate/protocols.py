@@ -1,66 +1,32 @@
 """The frozen protocols by name. A protocol never changes: what would be a change is a new version of its id."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor, nn
 
-from msvq.core.console import Display
-from msvq.core.errors import BadInput, unknown
+from msvq.core.errors import BadInput
 from msvq.core.runtime import or_too_large
-from msvq.core.schema import Section, assign, explain, known_keys
+from msvq.core.schema import Section, assign, diff, explain, known_keys
 from msvq.core.version import __version__
-from msvq.data.store import ImageDataset
-from msvq.evaluate.features import feature_function
+from msvq.evaluate.features import NOT_FINITE, EvalContext, scores
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
-from msvq.evaluate.labels import stratified
-from msvq.evaluate.linear import LinearSettings, linear_evaluation
+from msvq.evaluate.labels import Rows, stratified
+from msvq.evaluate.linear import SEED, LinearSettings, linear_evaluation
 from msvq.evaluate.probe import ProbeSettings, probe
 from msvq.evaluate.results import EvalResult
-from msvq.evaluate.scores import scores
-from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.backbones import make_backbone
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine
-LINEAR_SEED = 1337  # the paper's code's; further seeds count on from it
 BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
 MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is not kept
 
 
-@dataclass
-class EvalContext:
-    """What is judged, and with what."""
-
-    encoder: nn.Module
-    backbone: BackboneSettings  # to build the same network afresh
-    data: ImageDataset
-    device: torch.device
-    precision: str
-    display: Display
-    cached: tuple[Tensor, Tensor] | None = None
-
-    def features(self) -> tuple[Tensor, Tensor]:
-        """Of the labelled pictures [N, d] and of the test pictures [M, d]; computed once."""
-        if self.cached is None:
-            with self.display.task("features", len(self.data.labelled) + len(self.data.test)) as advance:
-                function = feature_function(self.data, self.device, self.precision, advance)
-                self.cached = function(self.encoder, self.data.labelled), function(self.encoder, self.data.test)
-        return self.cached
-
-    def labels(self) -> tuple[Tensor, Tensor]:
-        """Of the labelled pictures [N] and of the test pictures [M]; ask when their features are there."""
-        return torch.from_numpy(self.data.labelled.labels_as_read()), torch.from_numpy(self.data.test.labels_as_read())
-
-
-Rows = NDArray[np.int64] | None
 Result = dict[str, Any]
 
 
@@ -69,22 +35,26 @@ class Protocol(NamedTuple):
 
     settings: type[Section]
     protocol_id: Callable[[Any], tuple[str, tuple[str, ...]]]  # the id, and which settings it names
-    measure: Callable[[EvalContext, Any, Rows, int], Result]
+    measure: Callable[[EvalContext, Any, Rows | None, int], Result]
     random: bool  # whether the seed matters with all labels
     first_seed: int = 0
 
 
-def by_knn(subject: EvalContext, settings: KnnSettings, rows: Rows, seed: int) -> Result:
+def by_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None, seed: int) -> Result:
     """Votes of the nearest labelled pictures."""
-    (bank, test), (known, truth) = subject.features(), subject.labels()
-    if rows is not None:
-        bank, known = bank[rows], known[rows]
-    num_classes = max(subject.data.num_classes, 1 + int(max(known.max(), truth.max())))
+    num_labels = len(context.data.labelled if rows is None else rows)
+    if settings.k > num_labels:
+        raise BadInput(
+            f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
+            f"--set k={num_labels} or fewer"
+        )
+    bank, known, test, truth = context.features(rows)
+    num_classes = max(context.data.num_classes, 1 + int(max(known.max(), truth.max())))
     test, truth = test[truth >= 0], truth[truth >= 0]
     if not (bank.isfinite().all() and test.isfinite().all()):
-        raise BadInput("the features are not all finite; the encoder's training broke down, or try --precision fp32")
+        raise BadInput(NOT_FINITE)
     votes = knn_scores(bank, known, test, k=settings.k, temp=settings.temp, num_classes=num_classes)
-    found: Result = {**scores(votes, truth)._asdict(), "class_names": list(subject.data.class_names)}
+    found: Result = {**scores(votes, truth)._asdict(), "class_names": list(context.data.class_names)}
     if num_classes <= MOST_CONFUSED:
         confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         confusion.index_put_((truth, votes.argmax(1)), torch.ones((), dtype=torch.int64), accumulate=True)
@@ -92,63 +62,39 @@ def by_knn(subject: EvalContext, settings: KnnSettings, rows: Rows, seed: int) -
     return found
 
 
-def by_probe(subject: EvalContext, settings: ProbeSettings, rows: Rows, seed: int) -> Result:
+def by_probe(context: EvalContext, settings: ProbeSettings, rows: Rows | None, seed: int) -> Result:
     """Logistic regression on the features."""
-    (bank, test), (known, truth) = subject.features(), (part.numpy() for part in subject.labels())
-    if rows is not None:
-        bank, known = bank[rows], known[rows]
-    found = probe(bank, known, test, truth, settings=settings, seed=seed)
+    bank, known, test, truth = context.features(rows)
+    found = probe(bank, known.numpy(), test, truth.numpy(), settings=settings, seed=seed)
     chosen = {"strength": found.strength, "converged": found.converged}
     return {**found.scores._asdict(), **chosen, "validation": {f"{s:g}": top1 for s, top1 in found.validation.items()}}
 
 
-def _enough_memory(
-    settings: LinearSettings | FinetuneSettings, device: torch.device, lower: str
-) -> AbstractContextManager[None]:
+def _enough_memory(context: EvalContext, batch_size: int, lower: str) -> AbstractContextManager[None]:
     return or_too_large(
-        f"a step of {settings.batch_size} pictures does not fit into the memory of {device}; lower {lower} with --set"
+        f"a step of {batch_size} pictures does not fit into the memory of {context.device}; lower {lower} with --set"
     )
 
 
-def by_linear(subject: EvalContext, settings: LinearSettings, rows: Rows, seed: int) -> Result:
+def by_linear(context: EvalContext, settings: LinearSettings, rows: Rows | None, seed: int) -> Result:
     """The paper's linear evaluation; the last epoch is the headline, the best stands beside it."""
-    with _enough_memory(settings, subject.device, "batch_size or size"):
-        found = linear_evaluation(
-            subject.encoder,
-            subject.data,
-            rows,
-            settings,
-            device=subject.device,
-            precision=subject.precision,
-            seed=seed,
-            display=subject.display,
-        )
-    curve = [epoch.top1 for epoch in found.epochs]
+    with _enough_memory(context, settings.batch_size, "batch_size or size"):
+        found = linear_evaluation(context, settings, rows, seed)
     best = {"top1_best": found.best.top1, "top5_best": found.best.top5, "best_epoch": found.best_epoch}
-    return {**found.last._asdict(), **best, "curve": curve}
+    return {**found.last._asdict(), **best, "curve": [epoch.top1 for epoch in found.epochs]}
 
 
-def by_finetuning(subject: EvalContext, settings: FinetuneSettings, rows: Rows, seed: int) -> Result:
+def by_finetuning(context: EvalContext, settings: FinetuneSettings, rows: Rows | None, seed: int) -> Result:
     """The network trained on with labels, beside the same network from scratch."""
-    shared: dict[str, Any] = {
-        "device": subject.device,
-        "precision": subject.precision,
-        "seed": seed,
-        "display": subject.display,
-    }
-    with _enough_memory(settings, subject.device, "batch_size"):
-        tuned = finetune(subject.encoder, subject.data, rows, settings, **shared)
+    with _enough_memory(context, settings.batch_size, "batch_size"):
+        tuned = finetune(context, settings, rows, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        fresh = make_backbone(subject.backbone, subject.data.size)
+        fresh = replace(context, encoder=make_backbone(context.backbone, context.data.size))
     whole = settings.model_copy(update={"depth": "all"})  # a frozen stage of fresh weights would be no comparison
-    scratch = finetune(fresh, subject.data, rows, whole, scratch=True, **shared)
-    return {
-        **tuned.scores._asdict(),
-        "scratch_top1": scratch.scores.top1,
-        "scratch_top5": scratch.scores.top5,
-        "steps": tuned.steps,
-    }
+    scratch = finetune(fresh, whole, rows, seed, scratch=True).last
+    beside = {"scratch_top1": scratch.top1, "scratch_top5": scratch.top5, "steps": tuned.steps}
+    return {**tuned.last._asdict(), **beside}
 
 
 PROTOCOLS = {
@@ -159,64 +105,36 @@ PROTOCOLS = {
         lambda s: (f"linear-{s.epochs}{'-step' if s.schedule == 'step' else ''}/1", ("epochs", "schedule")),
         by_linear,
         random=True,
-        first_seed=LINEAR_SEED,
+        first_seed=SEED,
     ),
     "finetune": Protocol(
-        FinetuneSettings,
-        lambda s: (f"finetune-{s.depth}/1", ("depth",)),
-        by_finetuning,
-        random=True,
-        first_seed=LINEAR_SEED,
+        FinetuneSettings, lambda s: (f"finetune-{s.depth}/1", ("depth",)), by_finetuning, random=True, first_seed=SEED
     ),
 }
 
 
-def check_protocols(names: Iterable[str]) -> None:
-    """Raise if there is no protocol of a name."""
-    for name in names:
-        if name not in PROTOCOLS:
-            raise unknown("protocol", name, PROTOCOLS)
-
-
-def check_neighbours(settings: Section, num_labels: int) -> None:
-    """Raise if a vote asks for more neighbours than there are."""
-    if isinstance(settings, KnnSettings) and settings.k > num_labels:
-        raise BadInput(
-            f"kNN asks for k = {settings.k} neighbours of {num_labels:,} labelled pictures; "
-            f"--set k={num_labels} or fewer"
-        )
-
-
 def protocol_settings(kind: type[Section], given: dict[str, Any]) -> tuple[Section, dict[str, Any]]:
     """The protocol's settings, and which of the given ones change it."""
-    plain = kind().model_dump(mode="json")
-    values = deepcopy(plain)
+    values = kind().model_dump(mode="json")
     for path, value in given.items():
         assign(values, path, value)
     try:
         settings = kind.model_validate(values)
     except ValidationError as error:
         raise explain(error, known_keys(error, kind)) from None
-    wanted = settings.model_dump(mode="json")
-    return settings, {path: value for path, value in given.items() if _at(wanted, path) != _at(plain, path)}
-
-
-def _at(values: Any, path: str) -> Any:
-    for key in path.split("."):
-        values = values.get(key) if isinstance(values, dict) else None
-    return values
+    changed = [f"{change.path}." for change in diff(kind(), settings)]
+    return settings, {key: value for key, value in given.items() if any(path.startswith(f"{key}.") for path in changed)}
 
 
 def protocol_id(protocol: str, settings: Section, changes: Mapping[str, Any]) -> str:
     """The protocol's name and version; what was changed stands behind it, so that nobody compares unlike numbers."""
     name, told = PROTOCOLS[protocol].protocol_id(settings)
-    more = "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)
-    return name + more
+    return name + "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)
 
 
 def measure(
     protocol: str,
-    subject: EvalContext,
+    context: EvalContext,
     settings: Section,
     changes: Mapping[str, Any],
     *,
@@ -232,16 +150,15 @@ def measure(
     and the encoder came from, for the record.
     """
     chosen = PROTOCOLS[protocol]
-    known = subject.data.labelled.labels
+    known = context.data.labelled.labels
     repeats = seeds if chosen.random or labels < 1 else 1
     if seeds > repeats:
-        subject.display.note(f"note: {protocol} with all labels has no randomness, so one measurement is enough")
+        context.display.note(f"note: {protocol} with all labels has no randomness, so one measurement is enough")
     each = []
     for number in range(repeats):
         rows = stratified(known, labels, seed=number) if labels < 1 else None
-        check_neighbours(settings, len(known) if rows is None else len(rows))
         seed = chosen.first_seed + number
-        each.append({"seed": seed, **chosen.measure(subject, settings, rows, seed)})
+        each.append({"seed": seed, **chosen.measure(context, settings, rows, seed)})
     accuracies = [key for key in each[0] if "top1" in key or "top5" in key]
     found = {key: statistics.mean(one[key] for one in each) for key in accuracies}
     if len(each) > 1:
@@ -256,12 +173,12 @@ def measure(
         runs=[{key: value for key, value in one.items() if key not in BULKY} for one in each],
         labels=labels,
         num_labels=len(known) if labels == 1 else len(stratified(known, labels, seed=0)),
-        num_test=len(subject.data.test),
+        num_test=len(context.data.test),
         settings=settings.model_dump(mode="json"),
-        precision=subject.precision,
+        precision=context.precision,
         msvq=__version__,
-        data=subject.data.name,
-        data_fingerprint=subject.data.fingerprint(),
+        data=context.data.name,
+        data_fingerprint=context.data.fingerprint(),
         transfer=transfer,
         checkpoint=checkpoint,
         step=step,

@@ -4,46 +4,69 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import yaml
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from msvq.core.errors import BadInput, shorten
 from msvq.core.files import write_text
+from msvq.core.schema import load_yaml
 
 LONGEST_NAME = 150  # bytes of a result's file name; file systems take 255, with what is added while it is written
+KINDS = ("knn", "linear", "probe", "finetune")  # the order of results
+LARGEST = 1e300  # a number beyond it is none that a chart could show
+
+Real = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
+Count = Annotated[int, Ge(0), Le(2**53)]
+
+
+def _square(matrix: list[list[int]]) -> list[list[int]]:
+    if any(len(row) != len(matrix) for row in matrix):
+        raise ValueError("a confusion matrix has as many rows as columns")
+    return matrix
 
 
 class EvalResult(BaseModel):
     """Accuracies in percent, means where there were several seeds, and all that tells them from other numbers.
 
-    A protocol may add numbers of its own, such as `scratch_top1` or `confusion`: they are fields too.
+    What a file does not say is as it mostly is. A protocol may add numbers of its own, which are fields too.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     protocol: str  # such as "knn-200-t0.1/1": what was changed in it stands behind its name
     kind: str  # the protocol's plain name
-    top1: float
-    top5: float
-    seeds: list[int]
-    runs: list[dict[str, Any]]  # the numbers of each seed
-    labels: float  # the share of the labels that was used
-    num_labels: int
-    num_test: int
-    settings: dict[str, Any]
-    precision: str
-    msvq: str
-    data: str
-    data_fingerprint: str
-    transfer: bool  # whether the pictures are others than the run's
-    checkpoint: str
-    step: int | None
-    changes: dict[str, Any]  # what differs from the plain protocol
+    top1: Real
+    top5: Real
+    seeds: list[int] = []
+    runs: list[dict[str, Any]] = []  # the numbers of each seed
+    labels: Real = 1.0  # the share of the labels that was used
+    num_labels: Count | None = None
+    num_test: Count | None = None
+    settings: dict[str, Any] = {}
+    precision: str = ""
+    msvq: str = ""
+    data: str = ""
+    data_fingerprint: str = ""
+    transfer: bool = False  # whether the pictures are others than the run's
+    checkpoint: str = "last"
+    step: Count | None = None
+    changes: dict[str, Any] = {}  # what differs from the plain protocol
+    # of some protocols
+    class_names: list[str] = []
+    confusion: Annotated[list[list[Count]], AfterValidator(_square)] = []  # rows: truth, columns: vote
+    top1_best: Real | None = None  # of all epochs
+    top5_best: Real | None = None
+    scratch_top1: Real | None = None  # of the same network without the run's weights
+    scratch_top5: Real | None = None
+    top1_std: Real | None = None  # over the seeds
 
     @property
     def record(self) -> dict[str, Any]:
         """All of it, as it stands in its file."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", exclude_unset=True)
 
     @property
     def file_name(self) -> str:
@@ -67,22 +90,48 @@ class EvalResult(BaseModel):
     def save(self, folder: Path) -> Path:
         """Write it to a run's folder of results."""
         path = folder / self.file_name
-        earlier = read_result(path) if self.transfer else None
-        if earlier is not None and earlier.data_fingerprint != self.data_fingerprint:  # other data of that name
+        if self.transfer and _other_data(path, self.data_fingerprint):
             path = path.with_name(f"{path.stem}-{self.data_fingerprint[:6]}.json")
         write_text(path, json.dumps(self.record, indent=1) + "\n")
         return path
 
 
-def read_result(path: Path) -> EvalResult | None:
-    """A result that was written; None if there is none, or something else."""
+def _other_data(path: Path, fingerprint: str) -> bool:
+    """Whether a file holds a result on other data."""
     try:
-        return EvalResult.model_validate_json(path.read_bytes())
+        return EvalResult.model_validate_json(path.read_bytes()).data_fingerprint != fingerprint
     except (OSError, ValidationError):
-        return None
+        return False
 
 
 def read_results(folder: Path) -> Sequence[EvalResult]:
-    """All results of a run, by the names of their files."""
-    found = (read_result(path) for path in sorted(folder.glob("*.json")))
-    return [result for result in found if result is not None]
+    """All results in a run's folder of them, by protocols and the names of files; other JSON is passed over."""
+    found = {path: read_checked(path) for path in sorted(folder.glob("*.json"))}
+    results = [_checked(path, content, EvalResult) for path, content in found.items() if "protocol" in content]
+    return sorted(results, key=lambda result: (*KINDS, result.kind).index(result.kind))
+
+
+def read_checked(path: Path, kind: Any = dict) -> dict[str, Any]:
+    """What a run's file of JSON or YAML says, which must be of a kind; empty if there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise damaged(path) from None
+    _checked(path, found, kind)
+    return dict(found)
+
+
+def _checked(path: Path, found: Any, kind: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(found)
+    except ValidationError as error:
+        raise damaged(path, ".".join(str(key) for key in error.errors()[0]["loc"][:3])) from None
+
+
+def damaged(path: Path, where: str = "") -> BadInput:
+    """The error for a file of a run that is not as it was written."""
+    way_out = "restore it" + (", or remove it to have a page without it" if path.name != "config.yaml" else "")
+    return BadInput(f"{str(path)!r} is damaged{f' ({shorten(where)})' if where else ''}; {way_out}")

@@ -15,7 +15,7 @@ from msvq.core.files import expanduser, holds_already
 from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone, write_folder
-from msvq.export.formats import check_format, make_plan
+from msvq.export.plans import check_format, make_plan
 from msvq.export.verify import verify
 from msvq.runs.encoder import LoadedEncoder, load_encoder
 from msvq.runs.run_dir import RunDir, open_run

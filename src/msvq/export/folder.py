@@ -9,11 +9,11 @@ import yaml
 from PIL import Image
 
 from msvq.core.version import __version__
+from msvq.data import to_rgb
 from msvq.data.sources import is_path
 from msvq.export import preprocess
-from msvq.export.formats import Plan
 from msvq.export.network import LAYERS
-from msvq.export.writers import INPUT
+from msvq.export.plans import INPUT, Plan
 from msvq.runs.encoder import LoadedEncoder
 
 
@@ -23,7 +23,7 @@ def write_folder(folder: Path, encoder: LoadedEncoder, plan: Plan, *, format: st
     _write_json(folder / "config.json", config(encoder, plan, format=format))
     _write_json(folder / "preprocessor_config.json", preprocessing(encoder))
     (folder / "training.yaml").write_text(training(encoder), encoding="utf-8")
-    (folder / "preprocess.py").write_text(getsource(preprocess), encoding="utf-8")
+    (folder / "preprocess.py").write_text(preprocess_code(), encoding="utf-8")
     (folder / "example.py").write_text(example(plan), encoding="utf-8")
 
 
@@ -74,6 +74,12 @@ def preprocessing(encoder: LoadedEncoder) -> dict[str, Any]:
         "image_mean": list(encoder.preprocessing.mean),
         "image_std": list(encoder.preprocessing.std),
     }
+
+
+def preprocess_code() -> str:
+    """preprocess.py, which needs no msvq: what it imports of it stands in the import's place."""
+    shared = getsource(to_rgb).partition("from PIL import Image\n\n")[2]
+    return getsource(preprocess).replace("from msvq.data.to_rgb import upright_square\n", shared)
 
 
 def example(plan: Plan) -> str:

@@ -29,22 +29,21 @@ Arrays = dict[str, NDArray[Any]]
 
 def verify(folder: Path, encoder: LoadedEncoder) -> dict[str, Any]:
     """What was measured, for the manifest. Raises if the folder cannot be loaded or gives other features."""
-    with TemporaryDirectory() as place:
-        return _verify(folder, encoder, Path(place))
-
-
-def _verify(folder: Path, encoder: LoadedEncoder, place: Path) -> dict[str, Any]:
-    generator = np.random.default_rng(0)
-    size = encoder.size
+    generator, size = np.random.default_rng(0), encoder.size
     question = {f"batch {num}": _normalised(encoder, generator.random((num, 3, size, size))) for num in BATCHES}
-    files = {"picture": place / "picture.png", "other": place / "other.jpg"}
-    Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(files["picture"])
-    _photograph(generator, 4 * size + 4, 6 * size + 3).save(files["other"])  # decoded at half its size, shrunk and cut
-    views = question | {name: _normalised(encoder, _scaled(decode(str(path), size))) for name, path in files.items()}
-    expected = {name: _features(encoder, view) for name, view in views.items()}
-    if not all(np.isfinite(array).all() for array in expected.values()):
-        raise BadInput("the encoder's features are not numbers: its training went astray; take another --checkpoint")
-    answer = _ask(folder, question, files, place)
+    with TemporaryDirectory() as name:
+        place = Path(name)
+        files = {"picture": place / "picture.png", "other": place / "other.jpg"}
+        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(files["picture"])
+        _photograph(generator, 4 * size + 4, 6 * size + 3).save(files["other"])  # decoded at half its size, then cut
+        views = question | {name: _view(encoder, decode(str(path), size)) for name, path in files.items()}
+        expected = {name: _features(encoder, view) for name, view in views.items()}
+        if not all(np.isfinite(array).all() for array in expected.values()):
+            raise BadInput(
+                "the encoder's features are not numbers: its training went astray; take another --checkpoint"
+            )
+        answer = _ask(folder, question, files, place)
+        elsewhere = _features(encoder, _by_others(encoder, files["other"]))
     difference = {name: _distance(expected[name], answer[name]) for name in expected}
     largest, strongest = max(difference.values()), max(float(np.abs(array).max()) for array in expected.values())
     allowed = min(TOLERANCE, SHARE * strongest)
@@ -60,9 +59,7 @@ def _verify(folder: Path, encoder: LoadedEncoder, place: Path) -> dict[str, Any]
         "by_batch_size": {str(num): difference[f"batch {num}"] for num in BATCHES},
         "picture_of_the_right_size": difference["picture"],
         "picture_of_another_size": difference["other"],
-        "if_resized_by_other_tools": _distance(
-            expected["other"], _features(encoder, _by_others(encoder, files["other"]))
-        ),
+        "if_resized_by_other_tools": _distance(expected["other"], elsewhere),
         "libraries": json.loads(str(answer["libraries"])),
     }
 
@@ -84,15 +81,12 @@ def _by_others(encoder: LoadedEncoder, file: Path) -> NDArray[np.float32]:
         width, height = (int(encoder.size * side / short) for side in picture.size)
         small = picture.resize((width, height), Image.Resampling.BILINEAR)
     left, top = (width - encoder.size) // 2, (height - encoder.size) // 2
-    return _normalised(
-        encoder,
-        _scaled(np.asarray(small.crop((left, top, left + encoder.size, top + encoder.size)))),
-    )
+    return _view(encoder, np.asarray(small.crop((left, top, left + encoder.size, top + encoder.size))))
 
 
-def _scaled(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """uint8 [H, W, 3] to 0..1 [1, 3, H, W]."""
-    return pixels.transpose(2, 0, 1)[None] / 255
+def _view(encoder: LoadedEncoder, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """uint8 [H, W, 3] as the encoder takes it: [1, 3, H, W]."""
+    return _normalised(encoder, pixels.transpose(2, 0, 1)[None] / 255)
 
 
 def _features(encoder: LoadedEncoder, view: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -57,6 +57,7 @@ class Method(nn.Module):
     paper: ClassVar[str] = "-"  # where it was published
     student_passes: ClassVar[int] = 1  # forward and backward passes of the student in one step, by default
     needs_labels: ClassVar[bool] = False
+    inner_keys: ClassVar[tuple[str, str] | None] = None  # keywords for a method that it wraps: its name, its keywords
 
     views: tuple[str, ...]  # the augmentations it wants, such as ("strong", "weak")
     constant_rate: tuple[nn.Module, ...] = ()  # parts whose learning rate does not follow the schedule
@@ -102,6 +103,20 @@ class Method(nn.Module):
         except ValidationError as error:
             raise explain(error, keywords, where=where) from None
         return checked
+
+    @classmethod
+    def all_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options, and between them those of a method that it wraps."""
+        inner = options.get(cls.inner_keys[1]) if cls.inner_keys else None
+        return {**(inner if isinstance(inner, Mapping) else {}), **options}
+
+    @classmethod
+    def replace_options(cls, options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The options with other values, each where the keyword is: its own, or of a method that it wraps."""
+        replaced = {key: changes.get(key, value) for key, value in options.items()}
+        if cls.inner_keys and isinstance(inner := replaced.get(cls.inner_keys[1]), Mapping):
+            replaced[cls.inner_keys[1]] = {key: changes.get(key, value) for key, value in inner.items()}
+        return replaced
 
 
 METHODS: dict[str, type[Method]] = {}  # by name; filled by the package, and by whoever adds a method of their own

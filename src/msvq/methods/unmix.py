@@ -4,7 +4,7 @@ Paper: Un-Mix: Rethinking Image Mixtures for Unsupervised Visual Representation 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from annotated_types import Gt
@@ -31,6 +31,7 @@ class UnMix(Method):
     title: ClassVar[str] = "Un-Mix"
     paper: ClassVar[str] = "arXiv 2003.05438"
     student_passes: ClassVar[int] = 2
+    inner_keys: ClassVar[tuple[str, str] | None] = ("base", "base_options")
 
     def __init__(
         self,
@@ -51,10 +52,14 @@ class UnMix(Method):
         self.views = self.base.views
 
     @property
+    def student(self) -> nn.Module:  # type: ignore[override]  # not one of its own
+        """The base's."""
+        return cast(nn.Module, self.base.student)
+
+    @property
     def encoder(self) -> nn.Module:
-        """The base's backbone."""
-        encoder: nn.Module = self.base.encoder
-        return encoder
+        """The base's."""
+        return cast(nn.Module, self.base.encoder)
 
     def forward(self, batch: Batch) -> Loss:
         """L(x) + λ L(mixture) + (1 - λ) L(mixture reversed)."""

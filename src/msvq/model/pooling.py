@@ -66,7 +66,9 @@ def check_sizes(encoder: Encoder, name: str, sizes: dict[int, str]) -> None:
 def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.size") -> torch.Size:
     """The shape of what a network makes of two black pictures: as they come, in eval mode, and as training has them.
 
-    The network itself is tried in eval mode alone, so that only layers which wait for their first input are changed.
+    The network itself is tried in eval mode alone, so that only layers which wait for their first input are changed. A
+    copy is tried in channels_last order and both modes, without a trace in statistics and generators: otherwise a
+    `view` of such maps, or a tuple in train mode, would come to light at the first step.
     """
     was_training, pictures = network.training, torch.zeros(2, 3, size, size)
     try:
@@ -80,32 +82,25 @@ def output_shape(network: nn.Module, name: str, size: int, setting: str = "data.
         ) from error
     finally:
         network.train(was_training)
-    _try_as_training_does(network, name, pictures, shape)
+    mode, pictures = "eval", pictures.to(memory_format=torch.channels_last)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            other = copy.deepcopy(network).to(memory_format=torch.channels_last)
+            for mode in ("eval", "train"):
+                found = _shape(other.train(mode == "train")(pictures), f"{name} in {mode} mode")
+                if found != shape:
+                    raise BadInput(
+                        f"backbone {name} makes {list(shape)} of 2 pictures in eval mode, and in {mode} mode with "
+                        f"channels_last order {list(found)}; they have to be the same"
+                    )
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"backbone {name} fails in {mode} mode on pictures in channels_last order, which training uses "
+            f"({first_line(error, 200)}); change its forward, or give another --backbone"
+        ) from error
     return shape
-
-
-def _try_as_training_does(network: nn.Module, name: str, pictures: Tensor, expected: torch.Size) -> None:
-    """Try a copy of the network, in channels_last order and in both modes; statistics and generators stay as they are.
-
-    Otherwise a `view` of such maps, or a tuple in train mode, would come to light at the first step.
-    """
-    for mode in ("eval", "train"):
-        try:
-            with torch.random.fork_rng(devices=[]):
-                other = copy.deepcopy(network).to(memory_format=torch.channels_last).train(mode == "train")
-                shape = _shape(other(pictures.to(memory_format=torch.channels_last)), f"{name} in {mode} mode")
-        except BadInput:
-            raise
-        except Exception as error:
-            raise BadInput(
-                f"backbone {name} fails in {mode} mode on pictures in channels_last order, which training uses "
-                f"({first_line(error, 200)}); change its forward, or give another --backbone"
-            ) from error
-        if shape != expected:
-            raise BadInput(
-                f"backbone {name} makes {list(expected)} of 2 pictures in eval mode, and in {mode} mode with "
-                f"channels_last order {list(shape)}; they have to be the same"
-            )
 
 
 def _shape(output: object, name: str) -> torch.Size:

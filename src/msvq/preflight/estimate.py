@@ -13,10 +13,10 @@ from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.workers import available_cores
+from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
-from msvq.evaluate.neighbours import NUM_BANK
 from msvq.preflight.machine import forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
 from msvq.preflight.trial_run import Rehearsal, TrialData, run_trial

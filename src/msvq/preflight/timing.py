@@ -211,10 +211,9 @@ def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
 
 
 def students(method: Method) -> list[nn.Module]:
-    """What learns: the student of the method or of one that it wraps, and the encoder, which may be called alone."""
-    methods = (module for module in method.modules() if isinstance(module, Method))
-    found = [module.student for module in methods if isinstance(getattr(module, "student", None), nn.Module)]
-    return list({id(module): module for module in (*found, method.encoder)}.values())
+    """What learns: the student, if the method has one, and the encoder, which may be called alone."""
+    found = (getattr(method, "student", None), method.encoder)
+    return [module for module in dict.fromkeys(found) if module is not None]
 
 
 def replay(trainer: Trainer, calls: list[list[Call]]) -> float:

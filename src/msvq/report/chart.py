@@ -3,8 +3,10 @@
 Series differ in colour, dash and marker, so that none is told by its colour alone.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from math import floor, log10
 
 from markupsafe import Markup, escape
@@ -14,19 +16,21 @@ from msvq.report.records import Points
 # Drawn about as large as it is shown, on a phone as in three columns: so letters keep their size.
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 38, 16, 14, 36
-DASHES = ("", "7 4", "2 3", "10 3 2 3", "14 4", "5 2 1 2")
-NUM_COLOURS = 10  # --c0 to --c9 of the style sheet
 NUM_MARKERS = 8  # about so many on a curve: more would hide it
 
-# Around (0, 0), about 8 wide.
-MARKERS = (
-    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",  # circle
-    "M-3.5,-3.5H3.5V3.5H-3.5Z",  # square
-    "M0,-4.6L4.4,3.4H-4.4Z",  # triangle
-    "M0,-5L5,0L0,5L-5,0Z",  # diamond
-    "M0,4.6L4.4,-3.4H-4.4Z",  # triangle, point down
-    "M-1.3,-4.5H1.3V-1.3H4.5V1.3H1.3V4.5H-1.3V1.3H-4.5V-1.3H-1.3Z",  # plus
-)
+# How series look, by their number: --c0 to --c9 of the style sheet; dashes and markers of matplotlib, as they are in
+# SVG, the markers around (0, 0) and about 8 wide.
+_STYLE_SHEET = (resources.files("msvq.report") / "page.css").read_text(encoding="utf-8")
+COLOURS = re.findall(r"--c\d: (#\w+);", _STYLE_SHEET)[:10]  # on light paper; those on dark follow
+SVG_DASHES = {"-": "", "--": "7 4", ":": "2 3", "-.": "10 3 2 3"}
+SVG_MARKERS = {
+    "o": "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",
+    "s": "M-3.5,-3.5H3.5V3.5H-3.5Z",
+    "^": "M0,-4.6L4.4,3.4H-4.4Z",
+    "D": "M0,-5L5,0L0,5L-5,0Z",
+    "v": "M0,4.6L4.4,-3.4H-4.4Z",
+    "P": "M-1.3,-4.5H1.3V-1.3H4.5V1.3H1.3V4.5H-1.3V1.3H-4.5V-1.3H-1.3Z",
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def swatch(style: int) -> Markup:
     """A short piece of a series' line with its marker, for a legend or a table."""
     line = f'<path class="curve" d="M1,7H33"{_dash(style)}/>'
     return Markup(
-        f'<svg class="swatch s{style % NUM_COLOURS}" viewBox="0 0 34 14" aria-hidden="true">'
+        f'<svg class="swatch s{style % len(COLOURS)}" viewBox="0 0 34 14" aria-hidden="true">'
         f'{line}<path class="dot" transform="translate(17,7)" d="{_marker(style)}"/></svg>'
     )
 
@@ -116,7 +120,7 @@ def _curve(one: Series, places: Sequence[tuple[float, float]], unit: str) -> str
         )
     points = " ".join(f"{x},{y}" for x, y in places)
     line = f'<polyline class="curve" points="{points}"{_dash(one.style)}/>'
-    return f'<g class="s{one.style % NUM_COLOURS}">{line}{"".join(dots)}</g>'
+    return f'<g class="s{one.style % len(COLOURS)}">{line}{"".join(dots)}</g>'
 
 
 def _legend(series: Sequence[Series], ys: Sequence[float], unit: str) -> Markup:
@@ -126,9 +130,10 @@ def _legend(series: Sequence[Series], ys: Sequence[float], unit: str) -> Markup:
 
 
 def _dash(style: int) -> str:
-    dash = DASHES[style % len(DASHES)]
+    dashes = [*SVG_DASHES.values(), "14 4", "5 2 1 2"]
+    dash = dashes[style % len(dashes)]
     return f' stroke-dasharray="{dash}"' if dash else ""
 
 
 def _marker(style: int) -> str:
-    return MARKERS[style % len(MARKERS)]
+    return list(SVG_MARKERS.values())[style % len(SVG_MARKERS)]

@@ -64,25 +64,21 @@ def smooth(points: Points, num: int = MAX_POINTS) -> Points:
 
 def charts(records: Sequence[Record], curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """A chart for each curve that some run has, the runs overlaid."""
-    drawn = []
     # Where an epoch's length is not known yet, all are told in steps.
     in_steps = any(record.steps_per_epoch is None and record.last_step > 0 for record in records)
+    drawn = []
     for curve in curves:
-        points = [record.curve(curve.key, curve.kind, in_steps=in_steps) for record in records]
-        series = [
-            Series(record.title, smooth(found), style)
-            for style, (record, found) in enumerate(zip(records, points, strict=True))
-            if len(found) > 1
-        ]
-        if series:
-            drawn.append(_chart(curve, series, x_label="step" if in_steps and curve.kind == "step" else "epoch"))
+        found = [(record.title, record.curve(curve.key, curve.kind, in_steps=in_steps)) for record in records]
+        drawn += _chart(curve, found, x_label="step" if in_steps and curve.kind == "step" else "epoch")
     return drawn
 
 
 def teacher_charts(record: Record) -> list[dict[str, Any]]:
     """How far student and teachers are from one another, in one chart."""
     note = "Relative distance of their weights. 0: one and the same. Growing without end: the rate is too high."
-    return _together(record, Curve("", "Student and teachers", note), TEACHERS)
+    return _chart(
+        Curve("", "Student and teachers", note), [(name, record.curve(key)) for key, name in TEACHERS.items()]
+    )
 
 
 def false_negative_charts(record: Record) -> list[dict[str, Any]]:
@@ -94,10 +90,11 @@ def false_negative_charts(record: Record) -> list[dict[str, Any]]:
     )
     mass = Curve("", "Weight on the right class", "Share of a soft label that lies on pictures of the query's class.")
     entropy = Curve("", "Entropy of the soft labels", "0: all weight on one picture. High: spread over many.")
+    labels = views(record)
     return [
-        *_together(record, found, {f"false_negatives.{view}": view for view in (*views(record), ALL)}),
-        *_together(record, mass, {f"soft_labels.{view}.mass": view for view in views(record)}),
-        *_together(record, entropy, {f"soft_labels.{view}.entropy": view for view in views(record)}),
+        *_chart(found, [(view, record.curve(f"false_negatives.{view}")) for view in (*labels, ALL)]),
+        *_chart(mass, [(view, record.curve(f"soft_labels.{view}.mass")) for view in labels]),
+        *_chart(entropy, [(view, record.curve(f"soft_labels.{view}.entropy")) for view in labels]),
     ]
 
 
@@ -107,14 +104,10 @@ def views(record: Record) -> list[str]:
     return sorted({str(name) for names in found if isinstance(names, dict) for name in names} - {ALL})
 
 
-def _together(record: Record, curve: Curve, names: dict[str, str]) -> list[dict[str, Any]]:
-    found = {name: record.curve(key) for key, name in names.items()}
-    series = [
-        Series(name, smooth(points), style) for style, (name, points) in enumerate(found.items()) if len(points) > 1
-    ]
-    return [_chart(curve, series, x_label="epoch")] if series else []
-
-
-def _chart(curve: Curve, series: list[Series], *, x_label: str) -> dict[str, Any]:
+def _chart(curve: Curve, found: Sequence[tuple[str, Points]], *, x_label: str = "epoch") -> list[dict[str, Any]]:
+    """Names and their points in one chart; none if there is nothing to draw a line through."""
+    series = [Series(name, smooth(points), style) for style, (name, points) in enumerate(found) if len(points) > 1]
+    if not series:
+        return []
     chart = line_chart(series, x_label=x_label, y_label=curve.title, unit=curve.unit)
-    return {"title": curve.title, "note": curve.note, "chart": chart}
+    return [{"title": curve.title, "note": curve.note, "chart": chart}]

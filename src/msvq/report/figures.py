@@ -10,19 +10,17 @@ import numpy as np
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically
+from msvq.report.chart import COLOURS, SVG_DASHES, SVG_MARKERS
 from msvq.report.curves import ALL, views
 from msvq.report.pictures import class_name
-from msvq.report.records import Points, Record, read_records
+from msvq.report.records import Points, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = (
-    "#b5471f", "#1f6f9c", "#1f7a4d", "#7a4fa3", "#9a6b00", "#c2367a", "#0f7f83", "#5b6470", "#64820a", "#3d4fb8",
-)  # fmt: skip
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
-DASHES = ("-", "--", ":", "-.")
+MARKERS = (*SVG_MARKERS, "X", "*", "p", "h")
+DASHES = tuple(SVG_DASHES)
 STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a class may be named $x$
     "svg.fonttype": "none",
@@ -37,27 +35,15 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def write_figures(runs: Path | Sequence[Path], folder: Path) -> list[Path]:
-    """Draw what the runs have: kNN curves, false negatives found, maps side by side. Return the files."""
-    return draw_figures(read_records([runs] if isinstance(runs, Path) else runs), folder)
-
-
 def draw_figures(records: Sequence[Record], folder: Path) -> list[Path]:
-    """As `write_figures`, from what was read already."""
-    drawings = {
-        "knn": _knn_curves(records),
-        "false_negatives": _false_negatives(records),
-        "map": draw_maps(records),
-    }
-    written = []
-    for name, draw in drawings.items():
-        if draw is not None:
-            written += save_figure(draw, folder / name)
-    return written
+    """Draw what the runs have: kNN curves, false negatives found, maps side by side. Return the files."""
+    drawings = {"knn": _knn_curves, "false_negatives": _false_negatives, "map": draw_maps}
+    drawn = {name: choose(records) for name, choose in drawings.items()}
+    return [file for name, draw in drawn.items() if draw for file in save_figure(draw, folder / name)]
 
 
 def _knn_curves(records: Sequence[Record]) -> Any:
-    """Figure 4: kNN accuracy over the epochs, one curve a run."""
+    """Figure 4: what draws kNN accuracy over the epochs, one curve a run; None: there is nothing to draw."""
     curves = [(record.title, record.curve("knn_top1")) for record in records]
     if not any(len(points) > 1 for _, points in curves):
         return None

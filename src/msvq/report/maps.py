@@ -14,8 +14,8 @@ from msvq.report.records import Record
 GRID = 10_000  # positions are told as whole numbers up to this: shorter, and finer than any screen
 
 
-def map_data(records: Sequence[Record]) -> dict[str, Any]:
-    """The maps of all runs as plain values; runs that show the same pictures share their thumbnails.
+def map_data(records: Sequence[Record]) -> tuple[dict[str, Any], list[str]]:
+    """The maps of all runs as plain values, and the sheets of thumbnails; runs that show the same pictures share one.
 
     classes: names.  sets: pictures with `labels` (indices of classes, or -1) and `names`.
     neighbours: for each run, the pictures [n, 6] that its encoder finds nearest.
@@ -23,6 +23,7 @@ def map_data(records: Sequence[Record]) -> dict[str, Any]:
     """
     classes: dict[str, int] = {}
     sets: list[dict[str, Any]] = []
+    sheets: list[str] = []
     known: dict[str, int] = {}
     neighbours: list[list[list[int]]] = []
     views: list[dict[str, Any]] = []
@@ -33,7 +34,9 @@ def map_data(records: Sequence[Record]) -> dict[str, Any]:
         same = hashlib.sha256(saved["images"].tobytes() + saved["labels"].tobytes()).hexdigest()
         if same not in known:
             known[same] = len(sets)
-            sets.append(_picture_set(saved, classes))
+            sheet = sprite_sheet(saved["images"])
+            sheets.append(sheet.pop("src"))
+            sets.append({"sheet": sheet, **_picture_set(saved, classes)})
         neighbours.append(saved["neighbours"].tolist())
         for when in ("before", "after"):
             if when in saved:
@@ -48,8 +51,8 @@ def map_data(records: Sequence[Record]) -> dict[str, Any]:
                     }
                 )
     if not views:
-        return {}
-    return {"classes": list(classes), "sets": sets, "neighbours": neighbours, "views": views, "grid": GRID}
+        return {}, []
+    return {"classes": list(classes), "sets": sets, "neighbours": neighbours, "views": views, "grid": GRID}, sheets
 
 
 def first_views(data: dict[str, Any]) -> tuple[int, int]:
@@ -60,12 +63,6 @@ def first_views(data: dict[str, Any]) -> tuple[int, int]:
     return 0, len(data["views"]) - 1
 
 
-def without_sheets(data: dict[str, Any]) -> dict[str, Any]:
-    """What the script reads; the thumbnails themselves are pictures of the page."""
-    sets = [one | {"sheet": {k: v for k, v in one["sheet"].items() if k != "src"}} for one in data["sets"]]
-    return data | {"sets": sets}
-
-
 def _picture_set(saved: dict[str, NDArray[Any]], classes: dict[str, int]) -> dict[str, Any]:
     names = saved.get("class_names", np.array([], dtype=str))
     number = {-1: -1}
@@ -74,11 +71,7 @@ def _picture_set(saved: dict[str, NDArray[Any]], classes: dict[str, int]) -> dic
             number[label] = classes.setdefault(class_name(names, label), len(classes))
     labels = [number[max(label, -1)] for label in saved["labels"].tolist()]
     files = saved.get("names", np.array([""] * len(labels)))
-    return {
-        "sheet": sprite_sheet(saved["images"]),
-        "labels": labels,
-        "names": [printable(str(name)) for name in files],
-    }
+    return {"labels": labels, "names": [printable(str(name)) for name in files]}
 
 
 def _positions(values: NDArray[Any]) -> list[int]:

@@ -4,25 +4,27 @@ import base64
 import hashlib
 import shlex
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+from markupsafe import Markup
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
 from msvq.core.files import check_no_link, check_not_of_a_run, check_places, resolve_parent, write_text
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
-from msvq.report.maps import first_views, map_data, without_sheets
+from msvq.report.maps import first_views, map_data
+from msvq.report.numbers import class_rows, comparison, confusion, number, result_rows, soft_label_rows, verdict
 from msvq.report.pictures import gallery, neighbour_rows
-from msvq.report.records import Record, read_records
-from msvq.report.tables import class_rows, comparison, confusion, number, result_rows, soft_label_rows
-from msvq.report.templates import resource, templates
-from msvq.report.verdict import verdict
+from msvq.report.records import Record, read_record, read_records
 
 SCRIPTS = ("page.js", "map.js")
 WRITTEN = ("report.html", "figures")  # in a run
+AT_A_GLANCE = ("knn_top1", "loss")  # curves of the summary
 
 
 def write_report(runs: Path | Sequence[Path], out: Path | None = None, *, figures: bool = True) -> Path:
@@ -71,7 +73,7 @@ def render(records: Sequence[Record]) -> str:
     """The page as text."""
     environment = templates()
     environment.filters["number"] = number
-    maps = map_data(records)
+    maps, sheets = map_data(records)
     scripts = [resource(name) for name in SCRIPTS]
     several = len(records) > 1
     return environment.get_template("page.html").render(
@@ -82,7 +84,7 @@ def render(records: Sequence[Record]) -> str:
         charts=charts(records, MAIN) if several else [],
         more_charts=charts(records, MORE) if several else [],
         map=maps,
-        map_json=without_sheets(maps) if maps else None,
+        map_sheets=sheets,
         map_start=first_views(maps) if maps else (0, 0),
         style=resource("page.css"),
         scripts=scripts,
@@ -90,9 +92,23 @@ def render(records: Sequence[Record]) -> str:
     )
 
 
+def summary(run: Path) -> str:
+    """A run at a glance, as a notebook shows it: HTML that brings its own style, for what belongs to it alone."""
+    record = read_record(run)
+    template = templates().get_template("summary.html")
+    return template.render(
+        title=record.title,
+        method=printable(record.method),
+        source=printable(record.source),
+        epochs=record.num_epochs,
+        results=result_rows(record),
+        charts=charts([record], [curve for curve in MAIN if curve.key in AT_A_GLANCE]),
+        style=resource("summary.css"),
+    )
+
+
 def _run(record: Record, *, own_curves: bool) -> dict[str, Any]:
     """What the page says about one run."""
-    has_knn = bool(record.curve("knn_top1"))
     more = [curve for curve in MORE if curve.key != "false_negatives.all"]  # it is in the chart of all soft labels
     found = {
         "neighbours": neighbour_rows(record),
@@ -104,7 +120,7 @@ def _run(record: Record, *, own_curves: bool) -> dict[str, Any]:
         "title": record.title,
         "method": record.method,
         "source": printable(record.source),
-        "how": _how(record, has_knn),
+        "how": _how(record),
         "num_skipped": record.num_skipped,
         "verdict": verdict(record),
         "charts": charts([record], MAIN) if own_curves else [],
@@ -124,10 +140,11 @@ def _run(record: Record, *, own_curves: bool) -> dict[str, Any]:
     }
 
 
-def _how(record: Record, has_knn: bool) -> str:
+def _how(record: Record) -> str:
     if record.method == "supervised":
         return "learned from labels."
-    return "learned without labels." + (" Labels are used only to judge the result." if has_knn else "")
+    judged = " Labels are used only to judge the result." if record.values("knn_top1") else ""
+    return f"learned without labels.{judged}"
 
 
 def _settings(record: Record) -> str:
@@ -150,3 +167,14 @@ def _absent(record: Record, found: dict[str, Any]) -> list[str]:
 def _hash(script: str) -> str:
     """What the page's security policy allows: these scripts, and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def templates(package: str = "report") -> Environment:
+    """The templates of a package of msvq, and those of the report."""
+    loader = ChoiceLoader([PackageLoader("msvq", name) for name in dict.fromkeys((package, "report"))])
+    return Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
+def resource(name: str, package: str = "report") -> Markup:
+    """A style or script of our own, which goes into a page as it is."""
+    return Markup((resources.files(f"msvq.{package}") / name).read_text(encoding="utf-8"))

@@ -66,28 +66,22 @@ def gallery(record: Record) -> dict[str, Any]:
     saved = record.arrays("gallery")
     if not saved:
         return {}
-    rows = []
+    names, rows, worst = saved["class_names"], [], []
     for index, truth in enumerate(saved["query_labels"]):
         views = []
         for number, view in enumerate(saved["views"]):
-            found = _weighted(
-                saved["found_images"][number, index],
-                saved["found_labels"][number, index],
-                saved["found_weights"][number, index],
-                truth,
-                saved["class_names"],
-            )
-            views.append({"name": str(view), "cells": found, "right": sum(one["mark"] == "same" for one in found)})
+            found = (saved[f"found_{what}"][number, index] for what in ("images", "labels", "weights"))
+            cells = [
+                cell(image, label, truth, names) | {"weight": float(weight)}
+                for image, label, weight in zip(*found, strict=True)
+            ]
+            views.append({"name": str(view), "cells": cells, "right": sum(one["mark"] == "same" for one in cells)})
         rows.append({"query": _query(saved, index), "views": views, "labelled": truth >= 0})
-    worst = []
-    for images, labels, weight in zip(
-        saved["worst_images"], saved["worst_labels"], saved["worst_weights"], strict=True
-    ):
-        pair = [
-            cell(image, label, labels[0], saved["class_names"]) for image, label in zip(images, labels, strict=True)
-        ]
-        worst.append({"query": pair[0] | {"mark": "query"}, "found": pair[1], "weight": float(weight)})
-    return {"rows": rows, "worst": worst, "views": [str(view) for view in saved["views"]]}
+    pairs = (saved[f"worst_{what}"] for what in ("images", "labels", "weights"))
+    for images, labels, weight in zip(*pairs, strict=True):
+        query, other = (cell(image, label, labels[0], names) for image, label in zip(images, labels, strict=True))
+        worst.append({"query": query | {"mark": "query"}, "found": other, "weight": float(weight)})
+    return {"rows": rows, "worst": worst}
 
 
 def sprite_sheet(images: NDArray[np.uint8], most_bytes: int = 1_000_000) -> dict[str, Any]:
@@ -121,10 +115,3 @@ def _encode(image: NDArray[np.uint8], kind: str, quality: int = 0) -> str:
 def _query(saved: Arrays, index: int) -> dict[str, Any]:
     truth = saved["query_labels"][index]
     return cell(saved["queries"][index], truth, truth, saved["class_names"]) | {"mark": "query"}
-
-
-def _weighted(
-    images: NDArray[np.uint8], labels: NDArray[Any], weights: NDArray[Any], truth: int, names: NDArray[Any]
-) -> list[dict[str, Any]]:
-    found = zip(images, labels, weights, strict=True)
-    return [cell(image, label, truth, names) | {"weight": float(weight)} for image, label, weight in found]

@@ -4,106 +4,51 @@ What is there is checked here, as far as the page uses it, so that whoever shows
 """
 
 import csv
-import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import Any, TypeGuard
 from zipfile import BadZipFile
 
 import numpy as np
-import yaml
-from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, create_model
 
 from msvq.core.console import printable
-from msvq.core.errors import BadInput, shorten
-from msvq.core.schema import load_yaml
+from msvq.core.errors import BadInput
+from msvq.evaluate.results import LARGEST, Count, EvalResult, Real, damaged, read_checked, read_results
 from msvq.runs.metrics import read_metrics
 
 Points = list[tuple[float, float]]
 
-KINDS = ("knn", "linear", "probe", "finetune")  # the order of the table
-LARGEST = 1e300  # a number beyond it is none that a chart could show
+_Number = Real | None  # null: nothing was there to be measured
 
 
-def _square(matrix: list[list[int]]) -> list[list[int]]:
-    if any(len(row) != len(matrix) for row in matrix):
-        raise ValueError("a confusion matrix has as many rows as columns")
-    return matrix
-
-
-_Real = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
-_Number = _Real | None  # null: nothing was there to be measured
-_Count = Annotated[int, Ge(0), Le(2**53)]
-
-
-class _Part(BaseModel):
-    """A part of a file, with the keys that the page reads; each may be missing, and others may be there."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class _Verdict(_Part):
-    state: str = ""
-    sentence: str | None = None
-    advice: list[str] | None = None
-
-
-class _FalseNegatives(_Part):
-    model_config = ConfigDict(extra="allow")
+class _FalseNegatives(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
     __pydantic_extra__: dict[str, _Number | dict[str, _Number]]  # what each view finds, and numbers about all
     all: dict[str, _Number] | None = None
     by_class: dict[str, dict[str, _Number]] | None = None
 
 
-class _Analysis(_Part):
-    verdict: _Verdict | None = None
-    false_negatives: _FalseNegatives | None = None
+def _keys(**kinds: Any) -> Any:
+    """A part of a file, with the keys that the page reads; each may be missing, and others may be there."""
+    fields: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
+    return create_model("Part", __config__=ConfigDict(strict=True), **fields)
 
 
-class _Result(_Part):
-    protocol: str
-    kind: str = ""
-    data: str = ""
-    checkpoint: str = "last"
-    top1: _Number = None
-    top5: _Number = None
-    top1_std: _Number = None
-    top1_best: _Number = None
-    scratch_top1: _Number = None
-    labels: _Number = 1
-    num_test: _Count | None = None
-    step: _Count | None = None
-    seeds: list[int] | None = None
-    class_names: list[str] | None = None
-    confusion: Annotated[list[list[_Count]], AfterValidator(_square)] | None = None
-
-
-class _Method(_Part):
-    name: str = ""
-
-
-class _Data(_Part):
-    source: str = ""
-
-
-class _Train(_Part):
-    epochs: _Count | None = None
-
-
-class _Evaluate(_Part):
-    knn_k: _Count | None = None
-
-
-class _Settings(_Part):
-    method: _Method | None = None
-    data: _Data | None = None
-    train: _Train | None = None
-    evaluate: _Evaluate | None = None
+_ANALYSIS = _keys(
+    verdict=_keys(state=str, sentence=str | None, advice=list[str] | None) | None,
+    false_negatives=_FalseNegatives | None,
+)
+_SETTINGS = _keys(
+    method=_keys(name=str) | None,
+    data=_keys(source=str) | None,
+    train=_keys(epochs=Count | None) | None,
+    evaluate=_keys(knn_k=Count | None) | None,
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +60,7 @@ class Record:
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
-    results: Sequence[Mapping[str, Any]]
+    results: Sequence[EvalResult]
     demo: Mapping[str, float]
     analysis: Mapping[str, Any]
     num_skipped: int
@@ -123,22 +68,31 @@ class Record:
     @property
     def method(self) -> str:
         """The method's name."""
-        return str(_block(self.settings, "method").get("name", "unknown method"))
+        return str(self.section("method").get("name", "unknown method"))
 
     @property
     def is_compiled(self) -> bool:
         """Whether it trained with compiled networks, when it was last gone on with."""
-        return bool(_block(self.settings, "train").get("compile", False))
+        return bool(self.section("train").get("compile", False))
 
     @property
     def source(self) -> str:
         """The data's name or folder."""
-        return str(_block(self.settings, "data").get("source", "unknown data"))
+        return str(self.section("data").get("source", "unknown data"))
+
+    @property
+    def verdict(self) -> Mapping[str, Any]:
+        """What the analysis says of the run's health; empty without one."""
+        return self.analysis.get("verdict") or {}
 
     @property
     def false_negatives(self) -> Mapping[str, Any]:
         """The audit of the soft labels; empty for a method without any."""
-        return _block(self.analysis, "false_negatives")
+        return self.analysis.get("false_negatives") or {}
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of the settings."""
+        return self.settings.get(name) or {}
 
     def curve(self, key: str, kind: str = "eval", *, in_steps: bool = False) -> Points:
         """(epoch, value) of a key of the log, dots for keys of keys; steps become parts of epochs, or stay."""
@@ -147,6 +101,15 @@ class Record:
             length = None if in_steps else self.steps_per_epoch
             return [(line["step"] / (length or 1.0), float(_dig(line, key))) for line in lines]
         return [(float(line["epoch"]), float(_dig(line, key))) for line in lines]
+
+    def values(self, key: str, kind: str = "eval") -> list[float]:
+        """The same without the epochs."""
+        return [value for _, value in self.curve(key, kind)]
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that are over."""
+        return max((line["epoch"] for line in self.metrics if line.get("kind") == "epoch"), default=0)
 
     @property
     def steps_per_epoch(self) -> float | None:
@@ -159,24 +122,21 @@ class Record:
         """The last step that the log tells of."""
         return max((line.get("step", 0) for line in self.metrics), default=0)
 
-    def result(self, kind: str) -> Mapping[str, Any]:
-        """The result of a kind of protocol as it stands for the run, or nothing.
+    def result(self, kind: str) -> EvalResult | None:
+        """The result of a kind of protocol as it stands for the run, or None.
 
         It is of the last checkpoint, after all steps, with all labels, on the run's own data; the frozen protocol comes
         before one that was changed, more seeds before fewer, and a changed one counts for kNN alone, whose k the number
         of labelled pictures may lower.
         """
-        last_step = self.last_step
         own = [
             result
             for result in self.results
-            if result.get("kind") == kind
-            and (result.get("labels", 1), result.get("checkpoint", "last")) == (1, "last")
-            and not result.get("transfer")
-            and (result.get("step") or last_step) >= last_step
+            if (result.kind, result.labels, result.checkpoint, result.transfer) == (kind, 1, "last", False)
+            and (result.step or self.last_step) >= self.last_step
         ]
-        own.sort(key=lambda result: (bool(result.get("changes")), -len(result.get("seeds") or ())))
-        return next((result for result in own if kind == "knn" or not result.get("changes")), {})
+        own.sort(key=lambda result: (bool(result.changes), -len(result.seeds)))
+        return next((result for result in own if kind == "knn" or not result.changes), None)
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
         """The arrays of eval/<name>.npz, or nothing."""
@@ -187,25 +147,22 @@ class Record:
             with np.load(path, allow_pickle=False) as arrays:
                 return {key: arrays[key] for key in arrays.files}
         except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
-            raise _damaged(path) from None
+            raise damaged(path) from None
 
 
 def read_record(run: Path) -> Record:
     """Read a run directory."""
     if not run.is_dir():
         raise BadInput(f"{str(run)!r} is not a run directory")
-    found = {path: _read(path) for path in sorted((run / "eval").glob("*.json"))}
-    results = [_checked(path, result, _Result) for path, result in found.items() if "protocol" in result]
-    results.sort(key=lambda result: KINDS.index(result["kind"]) if result.get("kind") in KINDS else len(KINDS))
     return Record(
         path=run,
         title=printable(run.resolve().name),
-        settings=_read(run / "config.yaml", _Settings),
-        environment=_read(run / "environment.json"),
+        settings=read_checked(run / "config.yaml", _SETTINGS),
+        environment=read_checked(run / "environment.json"),
         metrics=[line for line in read_metrics(run / "metrics.jsonl") if "epoch" in line],
-        results=results,
-        demo=_read(run / "eval" / "demo.json", dict[str, _Real]),
-        analysis=_read(run / "eval" / "analysis.json", _Analysis),
+        results=read_results(run / "eval"),
+        demo=read_checked(run / "eval" / "demo.json", dict[str, Real]),
+        analysis=read_checked(run / "eval" / "analysis.json", _ANALYSIS),
         num_skipped=_count_rows(run / "skipped.csv"),
     )
 
@@ -233,36 +190,6 @@ def _count_rows(path: Path) -> int:
         return 0
     with path.open(encoding="utf-8", newline="") as file:
         return max(0, sum(1 for _ in csv.reader(file)) - 1)
-
-
-def _read(path: Path, kind: Any = dict) -> dict[str, Any]:
-    """A file of JSON or YAML, whose content must be of a kind; empty if there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise _damaged(path) from None
-    return _checked(path, found, kind)
-
-
-def _checked(path: Path, found: Any, kind: Any) -> dict[str, Any]:
-    try:
-        TypeAdapter(kind).validate_python(found)
-    except ValidationError as error:
-        raise _damaged(path, ".".join(str(key) for key in error.errors()[0]["loc"][:3])) from None
-    return dict(found)
-
-
-def _damaged(path: Path, where: str = "") -> BadInput:
-    way_out = "restore it" + (", or remove it to have a page without it" if path.name != "config.yaml" else "")
-    return BadInput(f"{str(path)!r} is damaged{f' ({shorten(where)})' if where else ''}; {way_out}")
-
-
-def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = settings.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _dig(line: Mapping[str, Any], key: str) -> Any:

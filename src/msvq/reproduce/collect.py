@@ -29,8 +29,8 @@ from msvq.reproduce.experiments import (
     check_run,
     check_settings,
     choose_datasets,
+    decisive,
     is_finished,
-    without_free,
 )
 
 MACHINE = ("msvq", "torch", "processor", "cores", "threads", "device_name", "precision", "data_fingerprint")
@@ -78,8 +78,8 @@ def read_run(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None
         scores["knn"] = Score(trained[-1], max(trained))
     for name, protocol in (("knn-all", "knn"), ("linear", "linear"), ("probe", "probe")):
         result = record.result(protocol)
-        if "top1" in result:
-            scores[name] = Score(float(result["top1"]), float(result.get("top1_best", result["top1"])))
+        if result is not None:
+            scores[name] = Score(result.top1, result.top1 if result.top1_best is None else result.top1_best)
     found = {view for line in record.metrics for view in line.get("false_negatives") or {}}
     views = [*sorted(found - {"all"}), *({"all"} & found)]
     machine = {key: record.environment[key] for key in MACHINE if key in record.environment}
@@ -111,7 +111,7 @@ class Known:
     path: Path
     scale: str
     measured: Measured
-    settings: Mapping[str, Any]
+    settings: Settings
 
     def check(self, cell: Cell) -> None:
         """Raise if it is not what the cell is now."""
@@ -137,8 +137,8 @@ def write_known(
         if from_elsewhere is not None and from_elsewhere.measured is one:
             text = from_elsewhere.path.read_text(encoding="utf-8")
         else:
-            settings = read_config(cells / one.cell / "config.yaml").model_dump(mode="json")
-            record = {"made_by": MADE_BY, "scale": scale, **asdict(one), "settings": without_free(settings)}
+            settings = decisive(read_config(cells / one.cell / "config.yaml"))
+            record = {"made_by": MADE_BY, "scale": scale, **asdict(one), "settings": settings}
             text = json.dumps(record, indent=1) + "\n"
         files.append(results / CELLS / f"{one.cell}.json")
         write_text(files[-1], text)
@@ -163,7 +163,7 @@ _MEASURED = TypeAdapter(Measured)
 def _read_known(path: Path) -> Known:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        settings = Settings.model_validate(found["settings"]).model_dump(mode="json")  # with what is new since then
+        settings = Settings.model_validate(found["settings"])  # with what is new since then
         return Known(path, str(found["scale"]), _MEASURED.validate_python(found), settings)
     except (OSError, ValueError, KeyError, TypeError):
         raise BadInput(f"{str(path)!r} is no cell of a sweep, or damaged; move it away") from None

@@ -7,10 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from msvq.config.adapt import fill_from_run
 from msvq.config.resolve import read_config, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
-from msvq.core.schema import parse_assignment
+from msvq.core.schema import MayChange, Section, diff, parse_assignment
 from msvq.reproduce import paper
 
 MADE_BY = "msvq reproduce"
@@ -336,58 +337,28 @@ def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[
     return [Task(cell, out / CELLS / cell.name, protocols) for cell, protocols in tasks.items()]
 
 
-# What two runs of one cell may differ in: where they run and how often they save, not what is learned.
-FREE = {
-    "method_defaults",
-    "data.root",
-    "data.mode",
-    "data.workers",
-    "data.max_skipped",
-    "train.device",
-    "train.compile",
-    "train.checkpoint_every",
-    "train.log_every",
-    "analyze.map",
-}
-
-# What a run finds out from its data where the recipe leaves it open.
-FOUND_OUT = {"data.size", "data.test_size", "backbone.stem", "method.num_classes", "method.num_pictures"}
+FREE = (MayChange.PLACE, MayChange.UPKEEP)  # what two runs of one cell may differ in, beside method_defaults
 
 
-def difference(wanted: Mapping[str, Any], found: Mapping[str, Any], path: str = "") -> tuple[str, Any, Any] | None:
-    """The first setting in which they differ: name, wanted, found. What a run has to find out itself is left open."""
-    for key in dict.fromkeys((*wanted, *found)):
-        name, value, other = f"{path}{key}", wanted.get(key), found.get(key)
-        if name in FREE or (name in FOUND_OUT and value in (None, "auto")):
-            continue
-        if isinstance(value, Mapping) and isinstance(other, Mapping | None):
-            deeper = difference(value, other or {}, f"{name}.")
-            if deeper is not None:
-                return deeper
-        elif value != other:
-            return name, value, other
-    return None
-
-
-def without_free(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """The settings that decide what is learned."""
-    return {
-        key: without_free(value, f"{path}{key}.") if isinstance(value, Mapping) else value
-        for key, value in settings.items()
-        if f"{path}{key}" not in FREE
+def decisive(settings: Settings) -> dict[str, Any]:
+    """The settings that decide what is learned, as JSON values."""
+    sections = {name: type(section).model_fields for name, section in settings if isinstance(section, Section)}
+    free = {
+        name: {key for key, field in fields.items() if any(mark in field.metadata for mark in FREE)}
+        for name, fields in sections.items()
     }
+    return settings.model_dump(mode="json", exclude={"method_defaults": True, **free})
 
 
-def check_settings(cell: Cell, found: Mapping[str, Any], where: str, way_out: str) -> None:
-    """Raise if settings that a run had are not what the cell has now."""
-    changed = difference(cell.settings().model_dump(mode="json"), found)
-    if changed is not None:
-        key, now, then = changed
-        raise BadInput(f"the cell {where} ran with another {key}: {then!r}, and it is {now!r} now; {way_out}")
+def check_settings(cell: Cell, found: Settings, where: str, way_out: str) -> None:
+    """Raise if settings that a run had are not what the cell has now. What a run finds out itself is left open."""
+    for path, now, then, may_change in diff(fill_from_run(cell.settings(), found), found):
+        if may_change not in FREE and not path.startswith("method_defaults."):
+            raise BadInput(f"the cell {where} ran with another {path}: {then!r}, and it is {now!r} now; {way_out}")
 
 
 def check_run(cell: Cell, run: Path) -> None:
     """Raise if a run that was begun is not what the cell is now."""
     if (run / "config.yaml").is_file():
         way_out = "choose another --out, or move that directory away to run it again"
-        check_settings(cell, read_config(run / "config.yaml").model_dump(mode="json"), repr(str(run)), way_out)
+        check_settings(cell, read_config(run / "config.yaml"), repr(str(run)), way_out)

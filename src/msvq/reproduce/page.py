@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.report.figures import COLOURS, draw_line, draw_maps, save_figure
+from msvq.report.chart import COLOURS
+from msvq.report.figures import draw_line, draw_maps, save_figure
+from msvq.report.page import resource, templates
 from msvq.report.records import read_record
-from msvq.report.templates import resource, templates
 from msvq.reproduce import formats
 from msvq.reproduce.experiments import CELLS, STUDIES, find_scale
 from msvq.reproduce.paper import TITLES

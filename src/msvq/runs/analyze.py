@@ -19,12 +19,11 @@ from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.embedding_map import save_map
-from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_gallery
+from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
-from msvq.evaluate.features import feature_function
+from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
-from msvq.evaluate.neighbours import save_neighbours
-from msvq.evaluate.protocols import PRECISION, EvalContext, measure
+from msvq.evaluate.protocols import PRECISION, measure
 from msvq.methods import METHODS, Method
 from msvq.runs.encoder import load_method, read_initial_weights
 from msvq.runs.evaluate import open_for
@@ -113,7 +112,7 @@ def evaluate_finished_run(
         method, data, loader, make_augment(settings, data), precision=precision, display=display
     )
     if gallery is not None:
-        save_gallery(folder / f"gallery{suffix}.npz", gallery)
+        save_arrays(folder / f"gallery{suffix}.npz", gallery)
     start = read_initial_weights(run.path)
     if start is None and settings.backbone.init is not None:
         display.note(f"note: {INITIAL} is gone, so 'before' is the backbone with fresh weights")

@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from msvq.core.console import Display
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, unknown
 from msvq.core.files import check_places
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.core.schema import parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import ImageDataset
-from msvq.evaluate.protocols import PRECISION, PROTOCOLS, EvalContext, check_protocols, measure, protocol_settings
+from msvq.evaluate.features import EvalContext
+from msvq.evaluate.protocols import PRECISION, PROTOCOLS, measure, protocol_settings
 from msvq.evaluate.results import EvalResult
 from msvq.runs.encoder import Preprocessing, load_encoder
 from msvq.runs.run_dir import RunDir
@@ -36,7 +37,8 @@ def evaluate(
     """The result of a protocol and the file in RUN/eval that holds it. The arguments are those of `msvq evaluate`."""
     check_places(run.path, ["eval"])
     display = display or Display()
-    check_protocols([protocol])
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS)
     settings, changes = protocol_settings(PROTOCOLS[protocol].settings, dict(map(parse_assignment, overrides)))
     try:
         labels, seeds = float(labels), operator.index(seeds)

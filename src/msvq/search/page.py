@@ -13,8 +13,8 @@ from msvq.core.files import write_text
 from msvq.data.decode import header_size
 from msvq.data.sources.base import ImageSource
 from msvq.data.workers import Result, Workers
+from msvq.report.page import resource, templates
 from msvq.report.pictures import class_name, data_address
-from msvq.report.templates import resource, templates
 
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
 SIDES = (THUMBNAIL, 128, 96, 64, 48, 32, 24, 16, 8)

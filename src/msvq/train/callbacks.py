@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msvq.core.distributed import RaisedOnOtherRank, errors_on_all_ranks, largest, wait_for_first
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 from msvq.core.launch import is_main_process
 from msvq.runs.metrics import read_metrics
 
@@ -55,7 +55,7 @@ class Logger(TrainerCallback):
 
     def open(self, run: Path, settings: Mapping[str, Any]) -> str:
         """Begin, or go on; returns a sentence about where to look. Raises BadInput if it cannot."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not define open(run, settings)")
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Begin with what the run has logged so far."""
@@ -165,7 +165,7 @@ class CallbackList(TrainerCallback):
             work()
         except Exception as error:
             self.callbacks.remove(logger)
-            why = str(error).strip().partition("\n")[0] or type(error).__name__
+            why = first_line(error)
             self.announce(
                 f"warning: {logger.name} fails ({why}); the run goes on without it, and metrics.jsonl has all"
             )

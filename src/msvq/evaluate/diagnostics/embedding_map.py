@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.console import printable
-from msvq.core.files import write_atomically
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.neighbours import nearest
+from msvq.evaluate.diagnostics.gallery import nearest, save_arrays
 from msvq.model.losses import l2_normalize
 
 NUM_DIMENSIONS = 50  # that t-SNE sees at most
@@ -120,4 +119,4 @@ def save_map(
         found = l2_normalize(features(encoder, pictures))  # pictures are compared by cosine
         arrays[name] = to_unit_square(embed_in_plane(found, seed))
         arrays["neighbours"] = neighbours_among(found, NUM_NEIGHBOURS).numpy().astype(np.int64)
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    save_arrays(path, arrays)

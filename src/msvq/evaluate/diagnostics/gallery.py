@@ -1,28 +1,81 @@
-"""A closer look at a method's soft labels: the audit over many batches, and what they find, as pictures."""
+"""Pictures for a person to look at: nearest neighbours before and after training, and what soft labels find."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.core.console import Display
 from msvq.core.files import write_atomically
 from msvq.core.runtime import Stream, autocast, derive_seed
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
-from msvq.data.store import ImageDataset
+from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
-from msvq.evaluate.neighbours import choose_queries
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
+from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 
 NUM_QUERIES, NUM_WORST, TOP = 10, 8, 5
+NUM_BANK = 10_000  # pictures among which neighbours are looked up
 LOOKED_AT = 20  # batches of an audit after training
+
+
+def save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write arrays by name, without anything that would have to be unpickled."""
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def nearest(bank: Tensor, queries: Tensor, num: int, *, own: Tensor | None = None) -> Tensor:
+    """Indices [M, num] of the bank's [N, d] most similar entries to queries [M, d], nearest first.
+
+    `own` [M] are the queries' own places in the bank, which are left out.
+    """
+    similarities = l2_normalize(queries) @ l2_normalize(bank).T
+    if own is not None:
+        similarities.scatter_(1, own[:, None], -2)
+    return similarities.topk(min(num, len(bank) - (own is not None)), dim=1).indices
+
+
+def choose_queries(labels: Tensor, num: int, seed: int = 0) -> Tensor:
+    """Indices [num] of pictures, the classes in turn, at random within a class."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(labels), generator=generator)
+    by_class = [order[labels[order] == label] for label in torch.unique(labels)]
+    rounds = range(max(len(members) for members in by_class))
+    turns = [members[turn] for turn in rounds for members in by_class if turn < len(members)]
+    return torch.stack(turns[:num])
+
+
+def save_neighbours(
+    path: Path,
+    data: ImageDataset,
+    encoders: dict[str, nn.Module],
+    features: Callable[[nn.Module, ImageSplit], Tensor],
+    *,
+    num: int = 6,
+) -> None:
+    """Write queries and their neighbours as small pictures, by each of the encoders ("before", "after").
+
+    Test pictures are looked up among training pictures; without labels, training pictures among the others.
+    """
+    bank = (data.labelled if data.has_labels else data.train).subsample(NUM_BANK)
+    source = data.test if data.has_labels else bank
+    queries = choose_queries(torch.from_numpy(source.labels), NUM_QUERIES)
+    asked = ImageSplit(source.take(queries.numpy()), source.labels[queries.numpy()])
+    arrays: dict[str, NDArray[Any]] = {"queries": asked.take(range(len(asked))), "query_labels": asked.labels}
+    for name, encoder in encoders.items():
+        own = None if data.has_labels else queries
+        found = nearest(features(encoder, bank), features(encoder, asked), num, own=own).numpy()
+        arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
+        arrays[f"{name}_labels"] = bank.labels[found]
+    arrays["class_names"] = np.array(data.class_names, dtype=str)
+    save_arrays(path, arrays)
 
 
 class FrozenReplay:
@@ -91,7 +144,7 @@ def make_gallery(
 ) -> dict[str, NDArray[Any]]:
     """Pictures of a few samples of a batch, what each soft label finds most similar, and the worst mistakes."""
     pictures, known = loader.pictures, torch.from_numpy(loader.pictures.labels)
-    rows = choose_queries(labels, max(NUM_QUERIES, data.num_classes))[:NUM_QUERIES]
+    rows = choose_queries(labels, NUM_QUERIES)
     arrays: dict[str, NDArray[Any]] = {
         "queries": pictures.take(indices[rows].numpy()),
         "query_labels": labels[rows].numpy(),
@@ -113,8 +166,3 @@ def make_gallery(
     arrays["worst_labels"] = loader.pictures.labels[pairs]
     arrays["worst_weights"] = np.array([weight for *_, weight in worst], np.float32)
     return arrays
-
-
-def save_gallery(path: Path, gallery: dict[str, NDArray[Any]]) -> None:
-    """Write a gallery, without anything that would have to be unpickled."""
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **gallery))

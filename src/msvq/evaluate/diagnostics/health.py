@@ -90,12 +90,6 @@ def uniformity(features: Tensor) -> float:
     return float((total / (num * (num - 1))).log())
 
 
-def student_of(method: nn.Module) -> nn.Module | None:
-    """The network that learns: the method's own, or its base's where it wraps another."""
-    student = getattr(method, "student", None) or getattr(getattr(method, "base", None), "student", None)
-    return student if isinstance(student, nn.Module) else None
-
-
 @torch.no_grad()
 def teacher_distances(method: nn.Module) -> dict[str, float]:
     """How far the teachers are from the student, and from each other: |a - b| / |a| over all parameters.
@@ -103,7 +97,7 @@ def teacher_distances(method: nn.Module) -> dict[str, float]:
     `student_teacher1`, `student_teacher2`, `teacher1_teacher2`, ...; empty without teachers.
     """
     teachers = [module.network for module in method.modules() if isinstance(module, Teacher)]
-    student = student_of(method)
+    student = getattr(method, "student", None)
     if student is None or not teachers:
         return {}
     networks = {"student": student, **{f"teacher{i}": network for i, network in enumerate(teachers, start=1)}}
@@ -157,7 +151,7 @@ def measure_health(
     }
     if pairs is not None:
         values["alignment"] = alignment(*pairs(method.encoder))
-    student = student_of(method)
+    student = getattr(method, "student", None)
     if isinstance(student, Network):
         embeddings = project(student.projector, found)
         values["embedding_std"] = feature_std(embeddings)

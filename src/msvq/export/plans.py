@@ -1,19 +1,30 @@
 """The formats by name: what each writes, how it is loaded, and which encoders it can hold."""
 
 import ast
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msvq.core.errors import BadInput, unknown
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from msvq.core.console import printable
+from msvq.core.errors import BadInput, first_line, unknown
 from msvq.export import network
-from msvq.export.libraries import OWN_WIDTH, Building, Misfit, Refused, build, library_of
-from msvq.export.writers import INPUT, ONNX, OUTPUT, SCRIPT, WEIGHTS, write_onnx, write_script, write_weights
+from msvq.export.library_code import OWN_WIDTH, Building, Misfit, Refused, build, library_of
 from msvq.runs.encoder import LoadedEncoder
 
+WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
+INPUT, OUTPUT = "pixel_values", "features"
 CODE = "own_backbone"  # the module that a backbone of one's own becomes
 
 
@@ -26,15 +37,6 @@ class Plan:
     lines: tuple[str, ...]
     library: str  # what a model hub calls the library that loads it
     config: dict[str, Any] = field(default_factory=dict)  # what config.json has besides the usual
-
-
-@dataclass(frozen=True)
-class Format:
-    """A format: its plan, the libraries it takes, and the extra of msvq that installs them."""
-
-    plan: Callable[[LoadedEncoder], Plan]
-    needs: tuple[str, ...] = ()
-    extra: str = ""
 
 
 def safetensors_plan(encoder: LoadedEncoder) -> Plan:
@@ -70,47 +72,45 @@ def timm_plan(encoder: LoadedEncoder) -> Plan:
         return _library_plan(encoder, building, "pytorch")  # a hub would offer timm's one line, which does not do here
     made = 'encoder = timm.create_model(f"local-dir:{Path(__file__).parent}", pretrained=True).eval()'
     imports = ("import timm", "import torch")
-    return Plan(
-        lambda folder: write_weights(encoder, folder), imports, (made,), "timm", _timm_config(encoder, building)
-    )
+    return Plan(partial(write_weights, encoder), imports, (made,), "timm", _timm_config(encoder, building))
 
 
 def onnx_plan(encoder: LoadedEncoder) -> Plan:
     """One file for ONNX Runtime and all that reads ONNX, for any number of pictures at once."""
     made = f'encoder = onnxruntime.InferenceSession(Path(__file__).parent / "{ONNX}")'
     tensors = {"input": {"name": INPUT}, "output": {"name": OUTPUT}}
-    return Plan(lambda folder: write_onnx(encoder, folder), ("import onnxruntime",), (made,), "onnx", tensors)
+    return Plan(partial(write_onnx, encoder), ("import onnxruntime",), (made,), "onnx", tensors)
 
 
 def torchscript_plan(encoder: LoadedEncoder) -> Plan:
     """One file that `torch.jit.load` opens without any code of the network."""
     made = f'encoder = torch.jit.load(Path(__file__).parent / "{SCRIPT}")'
-    return Plan(lambda folder: write_script(encoder, folder), ("import torch",), (made,), "pytorch")
+    return Plan(partial(write_script, encoder), ("import torch",), (made,), "pytorch")
 
 
-FORMATS: Mapping[str, Format] = {
-    "safetensors": Format(safetensors_plan),
-    "torchvision": Format(torchvision_plan),
-    "timm": Format(timm_plan, ("timm",), "timm"),
-    "onnx": Format(onnx_plan, ("onnx", "onnxscript", "onnxruntime"), "onnx"),
-    "torchscript": Format(torchscript_plan),
+FORMATS: Mapping[str, Callable[[LoadedEncoder], Plan]] = {
+    "safetensors": safetensors_plan,
+    "torchvision": torchvision_plan,
+    "timm": timm_plan,
+    "onnx": onnx_plan,
+    "torchscript": torchscript_plan,
 }
+NEEDS = {"timm": ("timm",), "onnx": ("onnx", "onnxscript", "onnxruntime")}  # which the extra of that name installs
 
 
-def check_format(name: str) -> Format:
-    """The format of that name, with everything it needs installed."""
+def check_format(name: str) -> None:
+    """Raise if there is no such format, or something that it needs is not installed."""
     if name not in FORMATS:
         raise unknown("format", name, FORMATS)
-    missing = [library for library in FORMATS[name].needs if find_spec(library) is None]
+    missing = [library for library in NEEDS.get(name, ()) if find_spec(library) is None]
     if missing:
-        raise BadInput(f"--format {name} needs {missing[0]}; pip install 'msvq[{FORMATS[name].extra}]' gives it")
-    return FORMATS[name]
+        raise BadInput(f"--format {name} needs {missing[0]}; pip install 'msvq[{name}]' gives it")
 
 
 def make_plan(name: str, encoder: LoadedEncoder) -> Plan:
     """How the encoder is written in a format; one that cannot hold it is refused, with those that can."""
     try:
-        return check_format(name).plan(encoder)
+        return FORMATS[name](encoder)
     except Refused as refusal:
         wider = [other for other in FORMATS if other != name and _may_hold(other, encoder)]
         others = ["onnx", "torchscript"] if isinstance(refusal, Misfit) else wider
@@ -128,7 +128,7 @@ def _may_hold(name: str, encoder: LoadedEncoder) -> bool:
 def _library_plan(encoder: LoadedEncoder, building: Building, hub_library: str) -> Plan:
     imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
     lines = (*building.lines(), _filling(), "encoder.eval()")
-    return Plan(lambda folder: write_weights(encoder, folder), imports, lines, hub_library)
+    return Plan(partial(write_weights, encoder), imports, lines, hub_library)
 
 
 def _filling() -> str:
@@ -177,3 +177,64 @@ def _timm_config(encoder: LoadedEncoder, building: Building) -> dict[str, Any]:
             "custom_load": False,
         },
     }
+
+
+# --- The files of weights
+
+
+def write_weights(encoder: LoadedEncoder, folder: Path) -> None:
+    """Weights under the encoder's own names, which are torchvision's and timm's where the network is."""
+    state = encoder.network.state_dict()
+    # Copies: safetensors takes no two tensors that share memory.
+    content = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+    (folder / WEIGHTS).write_bytes(save(content, {"format": "pt"}))
+
+
+def write_onnx(encoder: LoadedEncoder, folder: Path) -> None:
+    """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
+    with _quiet("onnx"):
+        torch.onnx.export(
+            encoder.network,
+            (_pictures(encoder),),
+            folder / ONNX,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+
+
+def write_script(encoder: LoadedEncoder, folder: Path) -> None:
+    """One file with the network's steps and weights."""
+    with _quiet("torchscript"), torch.no_grad():
+        torch.jit.trace(encoder.network, _pictures(encoder)).save(str(folder / SCRIPT))
+
+
+def _pictures(encoder: LoadedEncoder) -> Tensor:
+    """Two, to follow the computation with: of one, an exporter would make a fixed number."""
+    return torch.rand(2, 3, encoder.size, encoder.size)
+
+
+@contextlib.contextmanager
+def _quiet(format: str) -> Iterator[None]:
+    """Exporters tell of deprecations and of their steps; what counts is whether the result is the same."""
+    before, nowhere = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    except OSError:
+        raise
+    except Exception as error:  # of whatever kind: exporters follow code that they have never seen
+        reason = error.__cause__ or error  # the first says in which step it was
+        told = printable(first_line(reason))
+        raise BadInput(f"{format} cannot hold this network ({told}); try --format safetensors") from error
+    finally:
+        logging.disable(before)

@@ -14,11 +14,10 @@ from torchvision import models
 
 import msvq
 from msvq.export.folder import write_folder
-from msvq.export.formats import make_plan
-from msvq.export.libraries import build
+from msvq.export.library_code import build
 from msvq.export.network import ResNet
+from msvq.export.plans import make_plan, write_onnx, write_script
 from msvq.export.verify import verify
-from msvq.export.writers import write_onnx, write_script
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.runs.encoder import LoadedEncoder
 

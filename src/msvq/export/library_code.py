@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from msvq.export.network import LAYERS
+from msvq.model.libraries import CLASSIFIERS, is_library
 from msvq.runs.encoder import LoadedEncoder
 
-LIBRARIES = ("torchvision", "timm")
 CREATE = {"torchvision": "models.get_model", "timm": "create_model"}
 OWN_WIDTH = 64  # the only one that both libraries build a ResNet of
-HEADS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
 
 
 class Refused(Exception):
@@ -51,8 +50,7 @@ class Building:
 
 def library_of(network: str) -> str | None:
     """The library that a backbone's name names."""
-    library = network.partition(":")[0]
-    return library if library in LIBRARIES else None
+    return network.partition(":")[0] if is_library(network) else None
 
 
 def build(library: str, encoder: LoadedEncoder) -> Building:
@@ -112,7 +110,7 @@ def _stem(library: str, encoder: LoadedEncoder) -> list[Change]:
 def _without_classifier(network: nn.Module, encoder: nn.Module) -> list[Change]:
     """What of torchvision's head the encoder has: norms and pools before the first layer with classes."""
     changes = []
-    name = next((name for name in HEADS if hasattr(network, name)), None)
+    name = next((name for name in CLASSIFIERS if hasattr(network, name)), None)
     if name is not None:
         head, kept = getattr(network, name), getattr(encoder, name, None)
         if isinstance(head, nn.Sequential) and isinstance(kept, nn.Sequential):
