@@ -21,20 +21,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
-# Files that take half a minute or more come first, so that no core works alone at the end.
-LONG = ["test_trainer", "test_faults", "test_ddp", "test_commands", "test_time_to_accuracy", "test_sweep"]
-LONG += [
-    "test_throughput",
-    "test_interruptions",
-    "test_own_pictures",
-    "test_callbacks",
-    "test_steps",
-    "test_current_folder",
-]
+# What takes two seconds of a core or more, the longest first: they begin in this order, so that no core works alone at
+# the end, and `make check` leaves them out. A file, or the tests of it whose names begin so.
+SLOW = (
+    "tests/train/test_trainer.py::test_twenty_steps",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    def place(item: pytest.Item) -> int:
+        return next((number for number, start in enumerate(SLOW) if item.nodeid.startswith(start)), len(SLOW))
+
+    items.sort(key=place)
+    for item in items:
+        if place(item) < len(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

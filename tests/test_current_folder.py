@@ -44,7 +44,7 @@ COMMANDS = {
 FORKING = """
 import json, os, sys
 from msvq.cli import main
-import torch
+import torch, torchvision, sklearn.manifold, scipy.stats
 for words in json.loads(sys.argv[1]):
     child = os.fork()
     if child == 0:
