@@ -23,9 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # What takes two seconds of a core or more, the longest first: they begin in this order, so that no core works alone at
 # the end, and `make check` leaves them out. A file, or the tests of it whose names begin so.
-SLOW = (
-    "tests/train/test_trainer.py::test_twenty_steps",
-)
+SLOW = ("tests/train/test_trainer.py::test_twenty_steps",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
