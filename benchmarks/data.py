@@ -34,7 +34,7 @@ from msvq.data.pack import open_pack
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataPlan, DataSettings, fitting_sizes, open_dataset
 from msvq.data.sources.folders import FileImages, list_folder
-from msvq.data.stream import PIECE, Stream, StreamedSplit
+from msvq.data.stream import PIECE, DecodingStream, StreamedSplit
 from msvq.data.workers import Workers, available_cores, chunked, perform
 from msvq.train.trainer import Trainer
 
@@ -131,7 +131,7 @@ def streaming(listing: FileImages, given: Any) -> dict[str, Any]:
     """Pictures per second: worker processes that decode and hand back nothing, and shuffled batches from a stream."""
     side, num_workers = max(fitting_sizes(listing.typical_side())), 2
     alone = Workers(num_workers)
-    stream = Stream(listing, side=side, max_lost=0, num_workers=num_workers)
+    stream = DecodingStream(listing, side=side, max_lost=0, num_workers=num_workers)
     order = np.random.default_rng(0).permutation(len(listing))
     pictures = StreamedSplit(stream, listing.labels, rows=order)
     loader = Loader(pictures, batch_size=256, seed=0, device=torch.device("cpu"))

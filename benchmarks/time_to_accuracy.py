@@ -92,7 +92,7 @@ class Contender:
             self.product = Product(images, batch_size=None, **OURS[name]._asdict(), **sizes)
             train = self.product.settings.train
             self.stages = train.resolution or self.stages
-            self.warm_up, self.rate = train.warmup_epochs / train.epochs, self.product.trainer.peak_rate
+            self.warm_up, self.rate = train.warmup_epochs / train.epochs, self.product.trainer.peak_lr
             self.batch_size = train.batch_size
         else:
             kind = ConventionalMSVQ if name == "conventional" else LightlyMoCoV2

@@ -16,7 +16,7 @@ from msvq.train.trainer import NonFiniteLoss, Trainer
 
 def not_a_number(folder: Path, quick: bool) -> Row:
     """The weights, and with them the loss, become infinite or no number."""
-    gradient = Trainer._gradient
+    gradient = Trainer._forward_backward
     for value in (float("nan"), float("inf")):
         out, calls = folder / f"bad{value}", Counter[str]()
 
@@ -28,7 +28,7 @@ def not_a_number(folder: Path, quick: bool) -> Row:
             return gradient(self, *args, **more)
 
         said = ""
-        with mock.patch.object(Trainer, "_gradient", poisoned):
+        with mock.patch.object(Trainer, "_forward_backward", poisoned):
             try:
                 train(out)
             except NonFiniteLoss as error:

@@ -8,7 +8,7 @@ from msvq.core.version import __version__
 
 if TYPE_CHECKING:
     from msvq.api import Accuracy, Analysis, Embedded, Run, load, pretrain
-    from msvq.search.transformer import Embedder
+    from msvq.search.sklearn_embedder import Embedder
     from msvq.train.callbacks import Callback
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 
 # Where a name lives that is not in `api`. Names are imported when they are first used, so that `msvq --help` need not
 # wait for PyTorch, nor `msvq.load` for scikit-learn.
-_HOMES = {"Callback": "train.callbacks", "Embedder": "search.transformer"}
+_HOMES = {"Callback": "train.callbacks", "Embedder": "search.sklearn_embedder"}
 
 
 def __dir__() -> list[str]:

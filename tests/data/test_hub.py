@@ -18,7 +18,7 @@ from msvq.core.errors import BadInput
 from msvq.data.decode import decode
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.sources.hub import open_hub
-from msvq.search.embedding import open_source
+from msvq.search.inputs import Inputs
 
 datasets: Any = pytest.importorskip("datasets")
 
@@ -196,7 +196,7 @@ def test_a_command_for_every_picture_takes_the_whole_set(tmp_path: Path, content
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(resolve(data="patterns").to_yaml())
     run = msvq.load(tmp_path / "run")
-    num = {split: len(open_source(run, f"hf:{name}", split=split)) for split in ("all", "train", "test")}
+    num = {split: len(Inputs(run, f"hf:{name}", split=split).open_source()) for split in ("all", "train", "test")}
     assert num == {"all": 30, "train": 18, "test": 2}  # the test split has no labels, so that a tenth is held out
 
 

@@ -19,7 +19,7 @@ from msvq.evaluate.features import EvalContext
 from msvq.evaluate.finetune import FinetuneSettings
 from msvq.evaluate.knn import KnnSettings
 from msvq.evaluate.linear import LinearSettings
-from msvq.evaluate.protocols import by_knn, measure
+from msvq.evaluate.protocols import evaluate_knn, run_protocol
 from msvq.model.backbones import BackboneSettings
 from msvq.report.page import write_report
 
@@ -45,7 +45,7 @@ def test_knn_of_features_that_are_not_finite_is_refused(part: int, value: float)
     both = features(), features()
     both[part][5, 1] = value
     with pytest.raises(BadInput, match="the features are not all finite"):
-        by_knn(subject(*both), VOTE, None, 0)
+        evaluate_knn(subject(*both), VOTE, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_too_little_memory_is_told_with_what_to_lower(
     monkeypatch.setattr(protocols, protocol, fail)
     name = "linear" if protocol == "linear_evaluation" else protocol
     with pytest.raises(BadInput, match=f"256 pictures does not fit into the memory of cpu; lower {lower} with --set"):
-        measure(name, subject(features(), features()), settings, {}, checkpoint="last", step=1)
+        run_protocol(name, subject(features(), features()), settings, {}, checkpoint="last", step=1)
 
 
 @pytest.mark.parametrize("protocol", ["linear", "finetune"])
@@ -73,15 +73,15 @@ def test_an_encoder_that_needs_too_much_memory_is_not_called_unfit(protocol: str
     settings = LinearSettings() if protocol == "linear" else FinetuneSettings()
     large = replace(subject(features(), features()), encoder=Large())
     with pytest.raises(OutOfMemory, match="does not fit into the memory of cpu"):
-        measure(protocol, large, settings, {}, checkpoint="last", step=1)
+        run_protocol(protocol, large, settings, {}, checkpoint="last", step=1)
 
 
 def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "MOST_CONFUSED", 4)
-    found = by_knn(subject(features(), features()), VOTE, None, 0)
+    found = evaluate_knn(subject(features(), features()), VOTE, None, 0)
     assert found["confusion"] == (6 * np.eye(4, dtype=int)).tolist()
     monkeypatch.setattr(protocols, "MOST_CONFUSED", 3)
-    without = by_knn(subject(features(), features()), VOTE, None, 0)
+    without = evaluate_knn(subject(features(), features()), VOTE, None, 0)
     assert without == {key: value for key, value in found.items() if key != "confusion"}
     assert without["class_names"] == list("abcd")
 
@@ -89,7 +89,7 @@ def test_a_matrix_of_very_many_classes_is_not_kept(monkeypatch: pytest.MonkeyPat
 def test_a_result_without_a_matrix_is_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "MOST_CONFUSED", 3)
     run = make_run(tmp_path / "run", names=tuple("abcd"))
-    found = measure("knn", subject(features(), features()), VOTE, {}, checkpoint="last", step=1)
+    found = run_protocol("knn", subject(features(), features()), VOTE, {}, checkpoint="last", step=1)
     assert found.save(run / "eval") == run / "eval" / "knn.json"
     page = write_report(run, figures=False).read_text()
     assert "Which classes are confused?" not in page

@@ -11,7 +11,7 @@ import torch
 from msvq.methods import METHODS, Method
 from msvq.model.queue import Queue
 from msvq.model.teacher import Teacher
-from msvq.train.step import make_optimiser
+from msvq.train.optim import make_optimiser
 
 Make = Callable[..., Any]
 every_method = pytest.mark.parametrize("name", METHODS)

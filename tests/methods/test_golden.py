@@ -13,7 +13,7 @@ import torch
 
 from msvq.core.runtime import warmup_cosine
 from msvq.methods import METHODS
-from msvq.train.step import make_optimiser
+from msvq.train.optim import make_optimiser
 
 GOLDEN = Path(__file__).with_name("golden.json")
 Make = Callable[..., Any]

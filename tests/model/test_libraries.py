@@ -13,7 +13,7 @@ from msvq.core.errors import BadInput
 from msvq.methods import METHODS
 from msvq.model import backbones
 from msvq.model.backbones import BackboneSettings, make_backbone, register_backbone
-from msvq.model.norm import SplitBatchNorm2d, split_batch_norm, whole_batch_norm
+from msvq.model.norm import SplitBatchNorm2d, convert_sync_batchnorm_, split_batch_norm
 from msvq.model.pooling import check_sizes
 
 timm = pytest.importorskip("timm")
@@ -122,7 +122,7 @@ def test_a_norm_with_an_activation_keeps_it_when_it_is_split() -> None:
     torch.testing.assert_close(split.train()(twice)[:4], whole.train()(x), rtol=1e-3, atol=1e-4)
     alone = make("timm:test_efficientnet")
     alone.load_state_dict(whole.state_dict())
-    whole_batch_norm(alone)
+    convert_sync_batchnorm_(alone)
     torch.testing.assert_close(alone.eval()(x), whole.eval()(x))
 
 
@@ -135,7 +135,7 @@ def test_a_norm_of_unknown_kind_is_not_split() -> None:
     with pytest.raises(BadInput, match="is a Unusual, which cannot be split"):
         split_batch_norm(nn.Sequential(Unusual(3)), 2)
     with pytest.raises(BadInput, match="is a Unusual, which cannot see the batches of several processes as one"):
-        whole_batch_norm(nn.Sequential(Unusual(3)))
+        convert_sync_batchnorm_(nn.Sequential(Unusual(3)))
 
 
 MAPS = "from torch import nn\n\ndef net():\n    return nn.Conv2d(3, 5, 3, 2)\n"

@@ -48,7 +48,7 @@ def test_both_pieces_are_those_of_the_softmax(piece: int) -> None:
     z, keys = some(N, 1), some(SIZE, 3)
     for temp, found in zip((0.05, 0.5), relations(z, keys, 0.05, 0.5), strict=True):
         logits = z @ keys.T / temp
-        torch.testing.assert_close(found.log_sum, logits.logsumexp(1))
+        torch.testing.assert_close(found.logsumexp, logits.logsumexp(1))
         torch.testing.assert_close(found.mean_key, logits.softmax(1) @ keys)
         assert found.temp == temp
 
@@ -70,7 +70,7 @@ def test_gradient_agrees_with_finite_differences(piece: int) -> None:
 
     def loss(x: Tensor) -> Tensor:
         first, second = relations(l2_normalize(x), keys, 0.1, 0.3)
-        return cross_entropy(p, first) + 0.5 * second.log_sum.sum()
+        return cross_entropy(p, first) + 0.5 * second.logsumexp.sum()
 
     assert torch.autograd.gradcheck(loss, (torch.randn(N, DIM, dtype=torch.float64, requires_grad=True),))
 
@@ -86,13 +86,13 @@ def test_no_gradient_reaches_the_soft_label() -> None:
 def test_any_temperature_stays_finite(temp: float, piece: int) -> None:
     z, keys = some(N, 1).float(), some(SIZE, 3).float()
     found = relation(z, keys, temp)
-    torch.testing.assert_close(found.log_sum, (z @ keys.T / temp).logsumexp(1))
+    torch.testing.assert_close(found.logsumexp, (z @ keys.T / temp).logsumexp(1))
     assert torch.isfinite(found.mean_key).all()
 
 
 def test_an_empty_queue_has_no_mass() -> None:
     found = relation(some(N, 1), some(0), 0.1)
-    assert (found.log_sum == float("-inf")).all()
+    assert (found.logsumexp == float("-inf")).all()
     assert (found.mean_key == 0).all()
 
 
@@ -113,7 +113,7 @@ def test_relations_are_in_fp32_inside_autocast() -> None:
     z, keys = some(N, 1).float(), some(SIZE, 3).float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = relation(z, keys, 0.1)
-    assert torch.equal(inside.log_sum, relation(z, keys, 0.1).log_sum)
+    assert torch.equal(inside.logsumexp, relation(z, keys, 0.1).logsumexp)
 
 
 def test_by_rows_gives_the_same_sum_and_gradient(piece: int) -> None:
@@ -152,6 +152,6 @@ def test_the_matrix_is_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
     z, keys = some(N, 1).requires_grad_(), some(10_000, 3)
     with Largest() as seen:  # type: ignore[no-untyped-call]
         found: Relation = relation(z, keys, 0.1)
-        found.log_sum.sum().backward()
+        found.logsumexp.sum().backward()
     assert 0 < seen.most <= N * 100  # the matrix would be N * 10,000
     assert z.grad is not None

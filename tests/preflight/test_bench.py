@@ -17,7 +17,7 @@ from msvq.methods import METHODS, Method
 from msvq.model.teacher import Teacher
 from msvq.preflight.bench import bench
 from msvq.preflight.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched
-from msvq.preflight.trial_run import find_scene, run_trial
+from msvq.preflight.trial_run import open_trial
 
 SMALL = ["backbone.width=4", "data.limit=96", "train.batch_size=32"]
 QUEUE = {"msvq": ["method.queue_size=64"], "unmix": ["method.base_options.queue_size=64"]}
@@ -37,7 +37,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
 def trial(method: str = "msvq", *more: str) -> Any:
     overrides = [*SMALL, *QUEUE.get(method, []), *more]
     settings = resolve(data="patterns", method=method, overrides=overrides)
-    return run_trial(settings, find_scene(settings, Display()))
+    return open_trial(settings, Display())
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-import msvq.preflight.advice
 from msvq.cli import main
 from msvq.config.resolve import Flags, resolve
 from msvq.core.console import Display
 from msvq.evaluate.knn import SIMILARITIES
-from msvq.preflight.advice import Alternative, advise, duration, gigabytes
 from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.preflight.plan import plan
-from msvq.preflight.trial_run import find_scene, run_trial
+from msvq.preflight.plan import advise, duration, gigabytes, plan
+from msvq.preflight.trial_run import open_trial
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
 
@@ -94,11 +92,10 @@ def test_a_data_set_that_is_still_in_its_archive(tmp_path: Path) -> None:
 def test_the_labels_that_vote_in_the_end_count(tmp_path: Path) -> None:
     overrides = ["backbone.width=4", "train.batch_size=32", "method.bn_splits=1", "evaluate.knn_bank=5000"]
     settings = resolve(recipe="cifar10", data_root=tmp_path, overrides=overrides)
-    scene = find_scene(settings, Display())
-    with run_trial(settings, scene) as trial:
-        one, last = _time_evaluation(trial, scene)
+    with open_trial(settings, Display()) as trial:
+        one, last = _time_evaluation(trial)
         assert last > 3 * one  # features of all 50,000 rather than of 5,000, beside 10,000 of the test
-        assert _evaluation_bytes(trial, scene) == 4 * (32 * (3 * 50_000 + 2 * 10_000) + SIMILARITIES)
+        assert _evaluation_bytes(trial) == 4 * (32 * (3 * 50_000 + 2 * 10_000) + SIMILARITIES)
 
 
 def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:
@@ -108,48 +105,47 @@ def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:
     assert report["advice"][0].startswith(f"memory: {gigabytes(report['memory']['needed'])} needed, 0.1 GB there: ")
 
 
-def imagined(*, peak: float, seconds: float = 60.0, evaluation: float = 1.0) -> Estimate:
+def imagined(*, peak: float, seconds: float = 60.0, evaluation: float = 1.0, available: int = 23 * 10**9) -> Estimate:
     """The needs of a run of 200 epochs of 256 pictures, without a machine."""
-    settings = resolve(recipe="cifar10")
     time = Time([], 100, 200, seconds / 200, seconds, evaluation, 201, 0.0, 0.0)
     memory = Memory(int(peak), before=10**9, fixed=10**9, evaluation=0, unheld=0)
-    return Estimate(settings, (), torch.device("cpu"), time, memory, Disk(10**8, 10**7, 0), (2, 4, 8))
+    return Estimate(resolve(recipe="cifar10"), time, memory, Disk(10**8, 10**7, 0), available, divisions=(2, 4, 8))
 
 
-ROOMY = {"memory": 23 * 10**9, "run": 10**12, "pack": 10**12}
+def advice(needs: Estimate, narrow: Estimate | None = None) -> list[str]:
+    """On a large disk. `narrow`: what `--set backbone.width=16` needs, if that was tried."""
+    alternatives = {"--set backbone.width=16": narrow} if narrow else {}
+    return advise(needs, lambda: alternatives, free_for_run=10**12, free_for_pack=10**12)
 
 
 def test_less_of_a_batch_at_once() -> None:
     assert imagined(peak=20e9).memory.with_batch(1 / 2) == 11 * 10**9  # type: ignore[union-attr]
-    assert advise(imagined(peak=20e9), ROOMY, list) == ["It fits."]
-    lines = advise(imagined(peak=30e9), ROOMY, list)
+    assert advice(imagined(peak=20e9)) == ["It fits."]
+    lines = advice(imagined(peak=30e9))
     start = "memory: 30.0 GB needed, 23.0 GB there: "
     assert f"{start}--set train.batch_size=128 needs some 16.0 GB, and learns differently" in lines
     assert lines[0] == f"{start}--set train.accumulate=2 holds 1/2 of a step at once, some 16.0 GB"
-    narrow = Alternative("--set backbone.width=16", imagined(peak=4e9))
-    assert f"{start}--set backbone.width=16 needs 4.0 GB (measured)" in advise(
-        imagined(peak=30e9), ROOMY, lambda: [narrow]
-    )
-    (line,) = advise(imagined(peak=30e9), {**ROOMY, "memory": 10**9}, list)
+    narrow = imagined(peak=4e9)
+    assert f"{start}--set backbone.width=16 needs 4.0 GB (measured)" in advice(imagined(peak=30e9), narrow=narrow)
+    (line,) = advice(imagined(peak=30e9, available=10**9))
     assert "no part of a batch fits" in line
 
 
 def test_a_shorter_run() -> None:
     days = imagined(peak=1e9, seconds=8 * 86400)
-    narrow = Alternative("--set backbone.width=16", imagined(peak=1e9, seconds=86400))
-    assert advise(days, ROOMY, lambda: [narrow]) == [
+    assert advice(days, narrow=imagined(peak=1e9, seconds=86400)) == [
         "200 epochs take 8.0 days: --set backbone.width=16 takes 24 h, 8.0 times as fast (measured)",
         "200 epochs take 8.0 days: --epochs 10 takes 9.6 h",
     ]
 
 
 def test_less_evaluation() -> None:
-    (line,) = advise(imagined(peak=1e9, seconds=3000, evaluation=3000), ROOMY, list)
+    (line,) = advice(imagined(peak=1e9, seconds=3000, evaluation=3000))
     assert line == "evaluation takes 50% of the run: --set evaluate.every=10 saves some 45 min"
 
 
 def test_what_takes_long_gets_measured_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(msvq.preflight.advice, "LONG", 1e-3)
+    monkeypatch.setattr("msvq.preflight.plan.LONG", 1e-3)
     wide = ["backbone.width=32", "train.batch_size=16", "data.limit=32"]
     report = plan(Flags(data="patterns", overrides=[*SMALL, *wide], epochs=100), steps=3)
     lines = report["advice"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from msvq.cli.show import show_analysis
+from msvq.cli.evaluate import show_analysis
 from msvq.config.adapt import fill_from_data
 from msvq.config.build import build_method
 from msvq.config.resolve import resolve

@@ -14,6 +14,7 @@ import msvq
 from msvq.search import duplicates
 from msvq.search.duplicates import find_duplicates, link
 from msvq.search.index import unit_rows
+from msvq.search.inputs import Inputs
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_copies_are_found_by_command(says: Says, small_run: msvq.Run, photos: Pa
 def test_equal_pictures_only(small_run: msvq.Run, photos: Path) -> None:
     for name in ("one.png", "two.png"):
         shutil.copy(photos / "beach" / "03.png", photos / "city" / name)
-    found = find_duplicates(small_run, data=str(photos), threshold=1.0)
+    found = find_duplicates(Inputs(small_run, str(photos)), threshold=1.0)
     members = {member.name: member.class_name for member in found.groups[0]}
     assert members == {"beach/03.png": "beach", "city/one.png": "city", "city/two.png": "city"}
 

@@ -27,17 +27,18 @@ from msvq.data.sources.base import Positions
 from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.runs.encoder import CHUNK, LoadedEncoder, load_encoder
-from msvq.search import feature_shards as parts_module
-from msvq.search.embedding import embed, open_source
-from msvq.search.feature_shards import Parts
+from msvq.search import feature_shards
+from msvq.search.embedding import embed
+from msvq.search.feature_shards import FeatureShards
 from msvq.search.formats import WRITERS
+from msvq.search.inputs import Inputs
 
 
 @pytest.fixture
-def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Parts of 8 pictures, so that a few pictures make several."""
-    for name, value in (("CHUNK", 4), ("PART", 8)):
-        monkeypatch.setattr(parts_module, name, value)
+def tiny_shards(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Shards of 8 pictures, so that a few pictures make several."""
+    for name, value in (("CHUNK", 4), ("SHARD_SIZE", 8)):
+        monkeypatch.setattr(feature_shards, name, value)
     return 8
 
 
@@ -95,8 +96,8 @@ def test_the_numbers_do_not_depend_on_the_batch_or_the_company(small_run: msvq.R
 
 @pytest.mark.parametrize("batch_size", [1, 7, 1024])
 def test_batch_size_changes_no_bit(small_run: msvq.Run, photos: Path, batch_size: int) -> None:
-    embed(small_run, photos.parent / "a.npz", data=str(photos), device="cpu")
-    embed(small_run, photos.parent / "b.npz", data=str(photos), device="cpu", batch_size=batch_size)
+    embed(Inputs(small_run, str(photos), device="cpu"), photos.parent / "a.npz")
+    embed(Inputs(small_run, str(photos), device="cpu"), photos.parent / "b.npz", batch_size=batch_size)
     assert (photos.parent / "a.npz").read_bytes() == (photos.parent / "b.npz").read_bytes()
 
 
@@ -118,12 +119,12 @@ def test_arrays_lists_and_named_sets(says: Says, small_run: msvq.Run, photos: Pa
     assert (tmp_path / "own.csv").read_text().splitlines()[1].startswith("test 0,")
 
 
-@pytest.mark.usefixtures("tiny_parts")
+@pytest.mark.usefixtures("tiny_shards")
 def test_what_stopped_half_way_goes_on_to_the_same_bits(
     small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = photos.parent / "e.npz"
-    embed(small_run, out, data=str(photos), batch_size=8)
+    embed(Inputs(small_run, str(photos)), out, batch_size=8)
     whole = out.read_bytes()
     out.unlink()
     count, real = [0], LoadedEncoder.__call__
@@ -137,7 +138,7 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
     with monkeypatch.context() as patch:
         patch.setattr(LoadedEncoder, "__call__", stops)
         with pytest.raises(KeyboardInterrupt):
-            embed(small_run, out, data=str(photos), batch_size=8)
+            embed(Inputs(small_run, str(photos)), out, batch_size=8)
     assert not out.exists()
     done = sorted(path.name for path in (photos.parent / "e.npz.parts").glob("*.npz"))
     assert done == ["000000.npz", "000001.npz"]
@@ -146,19 +147,19 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
     content[400] ^= 255  # in the middle of the features: that part is made again
     damaged.write_bytes(content)
     seen = counting(monkeypatch)
-    embed(small_run, out, data=str(photos), batch_size=8)
+    embed(Inputs(small_run, str(photos)), out, batch_size=8)
     assert out.read_bytes() == whole
     assert sum(seen) == NUM + 2 - 8  # all but the whole part
 
 
-@pytest.mark.usefixtures("tiny_parts")
+@pytest.mark.usefixtures("tiny_shards")
 def test_other_pictures_start_anew(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, embedder = open_source(small_run, str(photos)), load_encoder(small_run).to()
+    source, embedder = Inputs(small_run, str(photos)).open_source(), load_encoder(small_run).to()
     folder = photos.parent / "e.npz.parts"
-    Parts(folder, source, np.arange(len(source)), embedder).complete(8, Display())
+    FeatureShards(folder, source, np.arange(len(source)), embedder).complete(8, Display())
     (photos / "city" / "29.png").unlink()
     seen = counting(monkeypatch)
-    embed(small_run, photos.parent / "e.npz", data=str(photos), batch_size=8)
+    embed(Inputs(small_run, str(photos)), photos.parent / "e.npz", batch_size=8)
     assert sum(seen) == NUM + 1
 
 
@@ -191,9 +192,9 @@ def test_a_killed_command_goes_on(small_run: msvq.Run, photos: Path) -> None:
     assert list(parts.glob("0*.npz"))
     assert not out.exists()
     said = io.StringIO()
-    embed(small_run, out, data=str(many), display=Display(Console(file=said)))
+    embed(Inputs(small_run, str(many)), out, display=Display(Console(file=said)))
     assert "continuing: " in said.getvalue()
-    embed(small_run, photos.parent / "again.npz", data=str(many))
+    embed(Inputs(small_run, str(many)), photos.parent / "again.npz")
     assert out.read_bytes() == (photos.parent / "again.npz").read_bytes()
 
 
@@ -287,7 +288,7 @@ def test_the_data_are_never_written_over(says: Says, small_run: msvq.Run, photos
 
 def test_a_name_of_two_lines_is_one_row(small_run: msvq.Run, photos: Path) -> None:
     (photos / "city" / "20.png").rename(photos / "city" / "a\nb.png")
-    embed(small_run, photos.parent / "e.csv", data=str(photos))
+    embed(Inputs(small_run, str(photos)), photos.parent / "e.csv")
     with (photos.parent / "e.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == NUM
@@ -295,7 +296,7 @@ def test_a_name_of_two_lines_is_one_row(small_run: msvq.Run, photos: Path) -> No
     assert all(np.isfinite(float(row["f31"])) for row in rows)
 
 
-@pytest.mark.usefixtures("tiny_parts")
+@pytest.mark.usefixtures("tiny_shards")
 def test_what_could_not_be_read_now_is_tried_again(
     says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,8 +304,8 @@ def test_what_could_not_be_read_now_is_tried_again(
     words = ["embed", small_run.path, "--data", photos, "--out", out, "--batch-size", 8]
     real = FileImages.decoded
 
-    def passing(self: FileImages, portions: Iterable[Positions], side: int) -> Generator[Result]:
-        for first, result in enumerate(real(self, portions, side)):
+    def passing(self: FileImages, portions: Iterable[Positions], side: int, **options: Any) -> Generator[Result]:
+        for first, result in enumerate(real(self, portions, side, **options)):
             yield result if first else result._replace(reasons={0: "cannot be read: Input/output error"})
 
     with monkeypatch.context() as patch:
@@ -346,5 +347,5 @@ def test_another_network_with_the_same_weights_has_another_key(
 def test_parquet_without_its_library(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(BadInput, match=r"needs pyarrow; pip install 'msvq\[parquet\]' gives it"):
-        embed(small_run, photos.parent / "e.parquet", data=str(photos))
+        embed(Inputs(small_run, str(photos)), photos.parent / "e.parquet")
     assert not list(photos.parent.glob("e.parquet*"))

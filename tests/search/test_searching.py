@@ -23,8 +23,8 @@ from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_encoder
 from msvq.search import page
 from msvq.search import search as searching
-from msvq.search.embedding import open_source
 from msvq.search.index import Index, _reserve, open_index, unit_rows
+from msvq.search.inputs import Inputs
 from msvq.search.page import make_thumbnails
 from msvq.search.search import nearest, search
 
@@ -35,7 +35,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def index_of(run: msvq.Run, photos: Path) -> Index:
-    return open_index(open_source(run, str(photos)), load_encoder(run).to(), display=Display())
+    return open_index(Inputs(run, str(photos)).open_source(), load_encoder(run).to(), Display())
 
 
 @pytest.mark.parametrize("num", [1, 7, 500])
@@ -103,7 +103,7 @@ def test_only_what_changed_is_embedded_again(
 def test_another_encoder_has_another_index(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index_of(small_run, photos)
     seen = counting(monkeypatch)
-    search(small_run, [photos / "city" / "20.png"], data=str(photos), precision="bf16")
+    search(Inputs(small_run, str(photos), precision="bf16"), [photos / "city" / "20.png"])
     assert sum(seen) == NUM + 2 + 1
 
 
@@ -124,14 +124,14 @@ def test_a_page_escapes_hostile_names(small_run: msvq.Run, photos: Path) -> None
     hostile = "<script>alert(1)<\\script>&\"'.png"
     shutil.copy(photos / "city" / "20.png", photos / "city" / hostile)
     file = photos.parent / "page.html"
-    search(small_run, [photos / "city" / hostile], data=str(photos), html=file)
+    search(Inputs(small_run, str(photos)), [photos / "city" / hostile], html=file)
     text = file.read_text()
     assert "<script" not in text
     assert "&lt;script&gt;" in text
 
 
 def test_thumbnails_are_those_of_their_names(small_run: msvq.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = open_source(small_run, "patterns")
+    source = Inputs(small_run, "patterns").open_source()
     num_train = source.names.index("test 0")
     mixed = [num_train + 3, 5, num_train, 2, num_train + 1, 9]  # as a search ranks them
     expected = np.concatenate([next(source.decoded([np.array([place])], 32)).rows for place in mixed])

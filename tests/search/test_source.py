@@ -8,7 +8,7 @@ from tests.search.conftest import NUM, save_arrays
 import msvq
 from msvq.config.resolve import resolve
 from msvq.core.errors import BadInput
-from msvq.search.embedding import open_source
+from msvq.search.inputs import Inputs
 
 ALL = NUM + 2  # with the files that are no pictures: that is seen later
 
@@ -24,16 +24,16 @@ def test_a_run_without_labels_has_all_its_pictures_to_learn_from(photos: Path, t
     run = begun(tmp_path / "run", photos, "data.labels=none")
     for data in (None, str(photos)):
         for split in ("all", "train"):
-            source = open_source(run, data, split=split)
+            source = Inputs(run, data, split=split).open_source()
             assert (len(source), source.class_names, set(source.labels.tolist())) == (ALL, (), {-1})
         with pytest.raises(BadInput, match=r"no test pictures in .*; --split all takes those that there are"):
-            open_source(run, data, split="test")
+            Inputs(run, data, split="test").open_source()
 
 
 def test_other_pictures_keep_their_labels(photos: Path, tmp_path: Path) -> None:
     save_arrays(tmp_path / "other.npz")
     run = begun(tmp_path / "run", tmp_path / "other.npz", "data.labels=none")
-    num = {split: len(open_source(run, str(photos), split=split)) for split in ("all", "train", "test")}
+    num = {split: len(Inputs(run, str(photos), split=split).open_source()) for split in ("all", "train", "test")}
     assert num == {"all": ALL, "train": ALL - 4, "test": 4}  # a tenth of each class is held out
-    assert open_source(run, str(photos)).class_names == ("beach", "city")
-    assert len(open_source(run, None, split="train")) == NUM
+    assert Inputs(run, str(photos)).open_source().class_names == ("beach", "city")
+    assert len(Inputs(run, None, split="train").open_source()) == NUM

@@ -10,7 +10,7 @@ from msvq.core.runtime import warmup_cosine
 from msvq.methods.base import Method
 from msvq.methods.simsiam import SimSiam
 from msvq.model.backbones import ResNet
-from msvq.train.step import make_optimiser
+from msvq.train.optim import make_optimiser
 
 PER_EPOCH = 195  # CIFAR at batch 256
 

@@ -68,7 +68,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def global_options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
     ] = False,

@@ -1,26 +1,31 @@
 """Commands that tell whether an encoder is any good, and show it."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Column, Table
 
-from msvq.cli.options import Device, OwnBackbone, Root, app
-from msvq.cli.show import show_analysis, show_result
+from msvq.cli import options as opt
+from msvq.cli.options import app
 from msvq.core.console import Display, say
+from msvq.runs.metrics import nan_to_none
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
-Checkpoint = Annotated[str, typer.Option(help="last, best (by held-out pictures), or the path of a file.")]
-Source = Annotated[
-    str | None, typer.Option("--data", help="What 'msvq pretrain --data' takes. (default: the run's own data)")
-]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")]
+EXPLAINED = {
+    "knn": "the most similar labelled pictures vote; nothing is trained",
+    "probe": "one fit on features without augmentation, so no paper's number: it asks what linear asks, in seconds",
+    "linear": "the paper's protocol; the last epoch counts, the best was chosen on the test pictures",
+    "finetune": "the network goes on learning, with labels; from scratch it is the same one without pre-training",
+}
 
 
 @app.command()
 def evaluate(
-    run: RunPath,
+    run: opt.RunPath,
     protocol: Annotated[
         str,
         typer.Option(
@@ -28,20 +33,20 @@ def evaluate(
             "the paper's 100 epochs; finetune: the network trained on with labels."
         ),
     ] = "knn",
-    data: Source = None,
-    data_root: Root = None,
-    download: Download = False,
-    checkpoint: Checkpoint = "last",
+    data: opt.Source = None,
+    data_root: opt.Root = None,
+    download: opt.Download = False,
+    checkpoint: opt.Checkpoint = "last",
     labels: Annotated[float, typer.Option(help="Share of the labels to use, such as 0.01 or 0.1.")] = 1.0,
     seeds: Annotated[int, typer.Option(help="Repetitions with other seeds; mean and deviation are given.", min=1)] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a value of the protocol, such as k=20 or epochs=10.", metavar="KEY=VALUE"),
     ] = None,
-    device: Device = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")] = None,
-    backbone: OwnBackbone = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    device: opt.Device = None,
+    precision: opt.ExactPrecision = None,
+    backbone: opt.OwnBackbone = None,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Measure an encoder by a frozen protocol; the result goes to RUN/eval.
 
@@ -68,17 +73,17 @@ def evaluate(
 
 @app.command()
 def analyze(
-    run: RunPath,
-    data: Source = None,
-    data_root: Root = None,
-    checkpoint: Checkpoint = "last",
+    run: opt.RunPath,
+    data: opt.Source = None,
+    data_root: opt.Root = None,
+    checkpoint: opt.Checkpoint = "last",
     method: Annotated[
         str | None, typer.Option(help="path/to/file.py:ClassName, if the run's method is code of your own.")
     ] = None,
-    backbone: OwnBackbone = None,
-    device: Device = None,
+    backbone: opt.OwnBackbone = None,
+    device: opt.Device = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: opt.AsJsonNotText = False,
 ) -> None:
     """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.
 
@@ -115,3 +120,68 @@ def report(
     from msvq.report.page import report_on
 
     say(Console(), f"report  {report_on(runs, out=out)}")
+
+
+def show_result(result: Mapping[str, Any], path: Path, console: Console, *, as_json: bool) -> None:
+    """Print what a protocol says for a person, or as JSON."""
+    if as_json:
+        console.print_json(json.dumps(result))
+        return
+    say = Display(console).note
+    share = "" if result["labels"] == 1 else f" with {result['num_labels']:,} labels ({100 * result['labels']:g} %)"
+    say(f"{result['protocol']} of the {result['checkpoint']} checkpoint on {result['data']}{share}")
+    table = _table("", "top-1", "top-5")
+    rows = {"": result["kind"], "_best": "best epoch, by the test pictures", "scratch_": "from scratch"}
+    for key, title in rows.items():
+        first, second = (f"{key}{top}" if key.endswith("_") else f"{top}{key}" for top in ("top1", "top5"))
+        if first in result:
+            table.add_row(title, _told(result, first), _told(result, second))
+    console.print(table)
+    say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
+    say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}; result  {path}")
+
+
+def _told(result: Mapping[str, Any], key: str) -> str:
+    spread = f" ± {result[f'{key}_std']:.1f}" if f"{key}_std" in result else ""
+    return f"{result[key]:.1f}{spread} %"
+
+
+def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_json: bool) -> None:
+    """Print an analysis for a person, or as JSON."""
+    if as_json:
+        console.print_json(json.dumps(nan_to_none(result)))  # what is no number is no JSON either
+        return
+    judged = result["verdict"]
+    say = Display(console).note
+    say(f"{judged['state']}: {judged['sentence']}")
+    for advice in judged["advice"]:
+        say(f"  - {advice}")
+    audit = result["false_negatives"]
+    if audit is None:
+        say("the method has no soft labels over a queue, so there is nothing to audit")
+    else:
+        console.print(audit_table(audit))
+        if audit["same_class_share"] is not None:
+            say(
+                f"by chance 5 entries would hold {5 * audit['same_class_share']:.2f} of the class; a one-hot label "
+                f"pushes away all {audit['one_hot']['pushed_away']:.0f} that the queue holds"
+            )
+    for name, title in (("teachers", "distance of the networks"), ("queues", "queues (age in steps)")):
+        if result[name]:
+            told = ", ".join(f"{key} {value:.4g}" for key, value in result[name].items())
+            say(f"{title}: {told}")
+    say(f"report  {run / 'report.html'}")
+
+
+def audit_table(audit: Mapping[str, Any]) -> Table:
+    """What each soft label finds."""
+    table = _table("soft label", "found in top 5", "mass on the class", "entropy")
+    for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
+        numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
+        table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
+    return table
+
+
+def _table(name: str, *numbers: str) -> Table:
+    """A table of numbers, each row with its name."""
+    return Table(name, *(Column(number, justify="right") for number in numbers), box=box.SIMPLE)

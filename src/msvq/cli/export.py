@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from msvq.cli.evaluate import Checkpoint, RunPath
-from msvq.cli.options import OwnBackbone, app
+from msvq.cli import options as opt
+from msvq.cli.options import app
 from msvq.core.console import Display
 
 
 @app.command()
 def export(
-    run: RunPath,
+    run: opt.RunPath,
     out: Annotated[Path, typer.Option(help="Folder to write; it must be new or empty.", show_default=False)],
     format: Annotated[
         str,
@@ -22,11 +22,11 @@ def export(
             "ONNX Runtime and others; torchscript: for torch.jit.load."
         ),
     ] = "safetensors",
-    checkpoint: Checkpoint = "last",
+    checkpoint: opt.Checkpoint = "last",
     licence: Annotated[
         str, typer.Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
     ] = "unknown",
-    backbone: OwnBackbone = None,
+    backbone: opt.OwnBackbone = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a run's encoder for other tools, with its preprocessing, a model card and an example.

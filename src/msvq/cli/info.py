@@ -1,5 +1,6 @@
 """Commands that look things up: the data before training, the known data sets, the methods."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from msvq.cli.options import Overrides, app
+from msvq.cli import options as opt
+from msvq.cli.options import app
+from msvq.core.console import Display
 
 
 @app.command()
@@ -16,33 +19,31 @@ def doctor(
     data: Annotated[
         str, typer.Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
     ],
-    data_root: Annotated[Path | None, typer.Option(help="Where the named data set is.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
-    settings: Overrides = None,
+    data_root: opt.Root = None,
+    download: opt.Download = False,
+    settings: opt.Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all names, instead of text.")] = False,
 ) -> None:
     """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
 
     The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
     """
-    from msvq.core.console import Display
-    from msvq.preflight import doctor as check
+    from msvq.config.resolve import Flags
+    from msvq.preflight.doctor import examine_data, show
 
-    display = Display(Console(stderr=True))
-    report, findings = check.examine_data(
-        data, data_root=data_root, download=download, overrides=settings or [], display=display
-    )
+    flags = Flags(data=data, data_root=data_root, overrides=settings or [])
+    report = examine_data(flags, download=download, display=Display(Console(stderr=True)))
     if as_json:
-        typer.echo(check.as_json(report, findings))
+        typer.echo(json.dumps(report, indent=1))
     else:
-        check.show(report, findings, Console())
-    raise typer.Exit(int(any(finding.severity == "hurts" for finding in findings)))
+        show(report, Console())
+    raise typer.Exit(int(not report["ok"]))
 
 
 @app.command()
 def datasets(
     data_root: Annotated[Path | None, typer.Option(help="Look here instead of the folder for downloads.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List the known data sets, where they are and whether they are complete; and what has been packed.
 

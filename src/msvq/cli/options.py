@@ -31,6 +31,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
+Checkpoint = Annotated[str, typer.Option(help="last, best (by held-out pictures), or the path of a file.")]
+Source = Annotated[
+    str | None, typer.Option("--data", help="What 'msvq pretrain --data' takes. (default: the run's own data)")
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsJsonNotText = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ExactPrecision = Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")]
 Recipe = Annotated[
     str | None, typer.Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)")
 ]

@@ -3,25 +3,16 @@
 import json
 import shlex
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from msvq.cli.options import (
-    BackboneName,
-    Data,
-    Device,
-    MethodName,
-    Overrides,
-    PrecisionName,
-    Recipe,
-    Root,
-    Stopped,
-    app,
-)
-from msvq.core.console import say
+from msvq.cli import options as opt
+from msvq.cli.options import Stopped, app
+from msvq.core.console import Display, say
 from msvq.core.launch import is_main_process
 
 
@@ -52,14 +43,14 @@ def pretrain(
             help="Where the named data set is: its official files or archive, or train/<class>/ and test/<class>/."
         ),
     ] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the named data set if it is not there.")] = False,
+    download: opt.Download = False,
     method: Annotated[
         str | None,
         typer.Option(
             help="Name of a method ('msvq methods' lists them), or path/to/file.py:ClassName. (default: the recipe's)"
         ),
     ] = None,
-    backbone: BackboneName = None,
+    backbone: opt.BackboneName = None,
     init: Annotated[
         str | None,
         typer.Option(
@@ -67,11 +58,11 @@ def pretrain(
             "'library': those of torchvision or timm, from the network. (default: fresh ones)"
         ),
     ] = None,
-    recipe: Recipe = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")] = None,
-    settings: Overrides = None,
+    recipe: opt.Recipe = None,
+    epochs: opt.Epochs = None,
+    settings: opt.Overrides = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness. (default: 0)")] = None,
-    device: Device = None,
+    device: opt.Device = None,
     precision: Annotated[
         str | None, typer.Option(help="auto, fp32, bf16 or fp16; auto is bf16 where native. (default: auto)")
     ] = None,
@@ -157,18 +148,18 @@ def how_to_go_on(out: Path, method: str | None, backbone: str | None = None, aut
 
 @app.command()
 def plan(
-    recipe: Recipe = None,
-    data: Data = None,
-    data_root: Root = None,
-    method: MethodName = None,
-    backbone: BackboneName = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data. (default: the recipe's)")] = None,
-    settings: Overrides = None,
-    device: Device = None,
-    precision: PrecisionName = None,
+    recipe: opt.Recipe = None,
+    data: opt.Data = None,
+    data_root: opt.Root = None,
+    method: opt.MethodName = None,
+    backbone: opt.BackboneName = None,
+    epochs: opt.Epochs = None,
+    settings: opt.Overrides = None,
+    device: opt.Device = None,
+    precision: opt.PrecisionName = None,
     out: Annotated[Path | None, typer.Option(help="Where the run would be: its free space is looked up.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps to time, at least 3; fewer if they take minutes.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: opt.AsJsonNotText = False,
 ) -> None:
     """Tell what a run will take of time, memory and disk, and what to change if that is too much.
 
@@ -176,7 +167,6 @@ def plan(
     made-up pictures of its size and number. Example: msvq plan --recipe cifar10
     """
     from msvq.config.resolve import Flags
-    from msvq.core.console import Display
     from msvq.preflight import plan as planning
 
     flags = Flags(
@@ -191,31 +181,27 @@ def plan(
         precision=precision,
     )
     report = planning.plan(flags, out=out, steps=steps, display=Display(Console(stderr=True)))
-    if as_json:
-        typer.echo(json.dumps(report, indent=2))
-    else:
-        planning.show(report, Console())
+    _print_report(report, planning.show, as_json)
 
 
 @app.command()
 def bench(
-    recipe: Recipe = None,
-    data: Data = None,
-    data_root: Root = None,
-    method: MethodName = None,
-    backbone: BackboneName = None,
-    settings: Overrides = None,
-    device: Device = None,
-    precision: PrecisionName = None,
+    recipe: opt.Recipe = None,
+    data: opt.Data = None,
+    data_root: opt.Root = None,
+    method: opt.MethodName = None,
+    backbone: opt.BackboneName = None,
+    settings: opt.Overrides = None,
+    device: opt.Device = None,
+    precision: opt.PrecisionName = None,
     steps: Annotated[int, typer.Option(help="Training steps to time, at least 3.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Time a training step on this machine, part by part, and compare it with what the networks alone need.
 
     Nothing is downloaded or left behind. Example: msvq bench --recipe cifar10 --set backbone.width=16
     """
     from msvq.config.resolve import Flags
-    from msvq.core.console import Display
     from msvq.preflight import bench as timing
 
     flags = Flags(
@@ -229,7 +215,11 @@ def bench(
         precision=precision,
     )
     report = timing.bench(flags, steps=steps, display=Display(Console(stderr=True)))
+    _print_report(report, timing.show, as_json)
+
+
+def _print_report(report: dict[str, Any], show: Callable[[dict[str, Any], Console], None], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
-        timing.show(report, Console())
+        show(report, Console())

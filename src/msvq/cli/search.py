@@ -1,17 +1,22 @@
 """Commands that use an encoder: features to a file, similar pictures, near-duplicates."""
 
+import json
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from msvq.cli.evaluate import Checkpoint, Download, RunPath, Source
-from msvq.cli.options import Device, OwnBackbone, Root, Stopped, app
-from msvq.core.console import Display
+from msvq.cli.options import Checkpoint, Device, Download, OwnBackbone, Root, RunPath, Source, Stopped, app
+from msvq.core.console import Display, printable
+
+if TYPE_CHECKING:
+    from msvq.search.duplicates import Duplicates
+    from msvq.search.search import Searched
 
 Split = Annotated[
     str, typer.Option(help="all pictures, or train or test as 'msvq pretrain' would split them.", metavar="NAME")
@@ -19,6 +24,9 @@ Split = Annotated[
 ExactPrecision = Annotated[str | None, typer.Option(help="fp32, bf16, fp16 or auto. (default: fp32)")]
 Page = Annotated[Path | None, typer.Option("--html", help="Write a page with thumbnails, to open in a browser.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+SHOWN = 5  # pictures of a group that are printed
+HIGHER = (0.99, 0.995, 0.999, 0.9995)  # thresholds to try where one group holds too much
 
 
 @contextmanager
@@ -52,29 +60,18 @@ def embed(
     the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
     """
     from msvq.api import load
-    from msvq.search.embedding import embed as run_embed
-    from msvq.search.embedding import tell_skipped
+    from msvq.search import embedding
+    from msvq.search.inputs import Inputs
 
     with _resumable():
-        written = run_embed(
-            load(run, backbone=backbone),
-            out,
-            data=data,
-            data_root=data_root,
-            split=split,
-            download=download,
-            checkpoint=checkpoint,
-            device=device,
-            precision=precision,
-            batch_size=batch_size,
-            display=Display(Console(stderr=True)),
-        )
+        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+        written = embedding.embed(inputs, out, batch_size=batch_size, display=Display(Console(stderr=True)))
     say = Display(Console()).note
-    say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {written.path}")
+    say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
-        say(f"{tell_skipped(written.skipped)}  {written.skipped_path}")
-    if written.parts is not None:
-        say(f"the same command tries those again that could not be read now; all others are kept in {written.parts}")
+        say(f"{_tell_skipped(written.skipped)}  {written.skipped_path}")
+    if written.shards is not None:
+        say(f"the same command tries those again that could not be read now; all others are kept in {written.shards}")
 
 
 @app.command()
@@ -102,25 +99,45 @@ def search(
     compared: nothing is approximated. Example: msvq search runs/photos --data ~/photos --query beach.jpg --html b.html
     """
     from msvq.api import load
-    from msvq.search import showing
-    from msvq.search.search import search as run_search
+    from msvq.search import search as searching
+    from msvq.search.inputs import Inputs
 
     with _resumable():
-        found = run_search(
-            load(run, backbone=backbone),
-            query,
-            data=data,
-            data_root=data_root,
-            split=split,
-            download=download,
-            top=top,
-            html=html,
-            checkpoint=checkpoint,
-            device=device,
-            precision=precision,
-            display=Display(Console(stderr=True)),
-        )
-    showing.show_search(found, Console(), html=html, as_json=as_json)
+        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+        found = searching.search(inputs, query, top=top, html=html, display=Display(Console(stderr=True)))
+    if as_json:
+        typer.echo(json.dumps(_search_record(found), indent=1))
+    else:
+        _show_search(found, html)
+
+
+def _search_record(found: "Searched") -> dict[str, object]:
+    answers = [
+        {
+            "query": answer.query,
+            "found": [
+                {"rank": rank, "similarity": hit.similarity, "class": hit.class_name or None, "name": hit.name}
+                for rank, hit in enumerate(answer.hits, start=1)
+            ],
+        }
+        for answer in found.answers
+    ]
+    return {"pictures": found.num_pictures, "skipped": len(found.skipped), "answers": answers}
+
+
+def _show_search(found: "Searched", html: Path | None) -> None:
+    """Print a table per query: rank, cosine, class where it is known, and name."""
+    say = Display(Console()).note
+    for answer in found.answers:
+        say(f"most like {answer.query}, of {found.num_pictures:,} pictures")
+        hits = enumerate(answer.hits, start=1)
+        rows = [(str(rank), f"{hit.similarity:.3f}", hit.class_name, hit.name) for rank, hit in hits]
+        _show_table(("", "cosine", "class", "picture"), rows)
+        say("")
+    if html is not None:
+        say(f"page  {html}")
+    if found.skipped:
+        say(_tell_skipped(found.skipped))
 
 
 @app.command()
@@ -154,22 +171,76 @@ def duplicates(
     Example: msvq duplicates runs/photos --data ~/photos --out duplicates.csv
     """
     from msvq.api import load
-    from msvq.search import showing
     from msvq.search.duplicates import find_duplicates
+    from msvq.search.inputs import Inputs
 
     with _resumable():
-        found = find_duplicates(
-            load(run, backbone=backbone),
-            data=data,
-            data_root=data_root,
-            split=split,
-            download=download,
-            threshold=threshold,
-            out=out,
-            html=html,
-            checkpoint=checkpoint,
-            device=device,
-            precision=precision,
-            display=Display(Console(stderr=True)),
+        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+        display = Display(Console(stderr=True))
+        found = find_duplicates(inputs, threshold=threshold, out=out, html=html, display=display)
+    if as_json:
+        typer.echo(json.dumps(_duplicates_record(found, top), indent=1))
+    else:
+        _show_duplicates(found, top, [path for path in (out, html) if path])
+
+
+def _duplicates_record(found: "Duplicates", top: int) -> dict[str, object]:
+    groups = [
+        [{"name": m.name, "class": m.class_name or None, "similarity": m.similarity} for m in group]
+        for group in found.groups[:top]
+    ]
+    return {
+        "pictures": found.num_pictures,
+        "threshold": found.threshold,
+        "skipped": len(found.skipped),
+        "num_groups": len(found.groups),
+        "groups": groups,
+    }
+
+
+def _show_duplicates(found: "Duplicates", top: int, files: Iterable[Path]) -> None:
+    """Print the first groups, and the first pictures of each."""
+    say = Display(Console()).note
+    where = f"at a cosine of {found.threshold:g} or more"
+    if not found.groups:
+        say(f"none of the {found.num_pictures:,} pictures is like another {where}")
+    else:
+        say(f"{found.num_members:,} of {found.num_pictures:,} pictures are in {len(found.groups):,} groups, {where}")
+        rows = []
+        for number, group in enumerate(found.groups[:top], start=1):
+            rows += [(str(number), f"{m.similarity:.3f}", m.class_name, m.name) for m in group[:SHOWN]]
+            if (more := len(group) - SHOWN) > 0:
+                rows.append((str(number), "", "", f"and {more:,} more"))
+        _show_table(("group", "cosine", "class", "picture"), rows)
+    if (more := len(found.groups) - top) > 0:
+        say(f"and {more:,} more groups; --top shows more, --out FILE.csv writes all")
+    if found.crowded:
+        say(
+            f"note: one group holds {max(map(len, found.groups)):,} pictures, so this encoder sees too much as the "
+            f"same: raise --threshold, or train it longer ('msvq analyze' tells whether it has collapsed)"
         )
-    showing.show_duplicates(found, Console(), top=top, files=[path for path in (out, html) if path], as_json=as_json)
+        counts = [f"{found.at(higher):,} at {higher:g}" for higher in HIGHER if higher > found.threshold]
+        if counts:
+            say(f"pictures that would be in a group: {', '.join(counts)}")
+    for path in files:
+        say(f"written  {path}")
+    if found.skipped:
+        say(_tell_skipped(found.skipped))
+
+
+def _show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print aligned lines; a column without entries is left out, and the last is as long as it needs to be."""
+    used = [column for column in range(len(titles)) if any(row[column] for row in rows)]
+    cells = [[printable(row[c]).replace("\n", "\\n").replace("\t", "\\t") for c in used] for row in [titles, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(used))]
+    say = Display(Console()).note
+    for row in cells:
+        say("  ".join(["", *map(str.ljust, row, [*widths[:-1], 0])]))
+
+
+def _tell_skipped(skipped: Sequence[tuple[str, str]]) -> str:
+    """How many pictures were left out and why, in short."""
+    kinds = Counter(reason.partition(":")[0] for _, reason in skipped)
+    why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))
+    more = f" and {len(kinds) - 3} other reasons" if len(kinds) > 3 else ""
+    return f"{len(skipped):,} left out: {why}{more}"

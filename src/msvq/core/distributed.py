@@ -45,7 +45,7 @@ def rank_slice() -> slice:
     return slice(rank(), None, world_size())
 
 
-def gather(x: Tensor) -> Tensor:
+def all_gather(x: Tensor) -> Tensor:
     """The whole batch [W n, ...] of this rank's rows x [n, ...], in order; gradients come back from every rank."""
     return cast(Tensor, _Gather.apply(x)) if world_size() > 1 else x
 
@@ -64,7 +64,7 @@ def flip(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def average(x: Tensor) -> Tensor:
+def all_reduce_mean(x: Tensor) -> Tensor:
     """The mean of x over the ranks, without gradient."""
     if world_size() == 1:
         return x
@@ -74,16 +74,16 @@ def average(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def average_(tensors: Sequence[Tensor]) -> None:
+def all_reduce_mean_(tensors: Sequence[Tensor]) -> None:
     """Replace each of these tensors by its mean over the ranks."""
     if world_size() == 1 or not tensors:
         return
-    means = average(torch.cat([tensor.flatten() for tensor in tensors]))
+    means = all_reduce_mean(torch.cat([tensor.flatten() for tensor in tensors]))
     for tensor, found in zip(tensors, means.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(found.view_as(tensor))
 
 
-def largest(*numbers: int) -> list[int]:
+def all_reduce_max(*numbers: int) -> list[int]:
     """Of each number the largest over the ranks, for decisions that all must take alike."""
     if world_size() == 1:
         return list(numbers)
@@ -287,7 +287,7 @@ def _outlast_the_launcher() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def wait_for_first() -> None:
+def barrier() -> None:
     """Wait until the first process is here too, however long that takes."""
     if world_size() > 1:
         dist.barrier(group=long_timeout_group)
@@ -298,7 +298,7 @@ def check_same_on_all_ranks(what: str) -> None:
     if world_size() == 1:
         return
     digest = torch.tensor(list(hashlib.sha256(what.encode()).digest()))
-    others = gather(digest[None])
+    others = all_gather(digest[None])
     different = (others != others[0]).any(1).nonzero()[:, 0].tolist()
     if different:
         raise_once(
@@ -309,7 +309,7 @@ def check_same_on_all_ranks(what: str) -> None:
         )
 
 
-def own_device(device: torch.device) -> torch.device:
+def local_device(device: torch.device) -> torch.device:
     """The device of this process: its own of the GPUs of this machine, or the CPU that all share."""
     if num_processes() == 1 or device.type == "cpu":
         return device

@@ -1,5 +1,7 @@
 """Files: written whole or not at all, where one may write, and where caches are."""
 
+import csv
+import io
 import os
 import re
 import shutil
@@ -10,6 +12,7 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
+from msvq.core.console import printable
 from msvq.core.errors import BadInput
 
 
@@ -50,6 +53,13 @@ def check_no_link(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; what cannot be encoded (a file name's odd bytes) is written as an escape."""
     write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
+
+
+def to_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as the text of a CSV file, in letters that any file takes."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([printable(str(value)) for value in row] for row in rows)
+    return text.getvalue()
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def warmup_cosine(step: int, *, base_lr: float, warmup_steps: int, total_steps: 
 # --- random numbers
 
 
-class Stream(IntEnum):
+class RandomStream(IntEnum):
     """What one seed feeds: each stream of random numbers has a number of its own, and keeps it for good."""
 
     ORDER = 0  # of the pictures in an epoch
@@ -151,7 +151,7 @@ def derive_seed(*numbers: int) -> int:
 
 
 @contextmanager
-def step_rng(seed: int, stream: Stream, step: int, device: torch.device) -> Iterator[None]:
+def step_rng(seed: int, stream: RandomStream, step: int, device: torch.device) -> Iterator[None]:
     """Inside, what layers draw follows from seed, step and rank; outside, nothing is changed by it.
 
     They draw from PyTorch's own generators, which no checkpoint holds.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from msvq.core.distributed import rank_slice
 from msvq.core.errors import BadInput
-from msvq.core.runtime import Stream, derive_seed
+from msvq.core.runtime import RandomStream, derive_seed
 from msvq.data.store import ImageSplit
 
 
@@ -33,7 +33,7 @@ class Loader:
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Batches `start`, `start` + 1, ... of an epoch: images uint8 [N, H, W, 3], labels [N], indices [N]."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, Stream.ORDER, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, RandomStream.ORDER, epoch))
         order = torch.randperm(len(self.pictures), generator=generator).numpy()
         chosen = (order[i * self.batch_size : (i + 1) * self.batch_size][rank_slice()] for i in range(start, len(self)))
         for images, numbers in self.pictures.batches(chosen):

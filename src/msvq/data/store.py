@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from msvq.data.stream import Stream
+    from msvq.data.stream import DecodingStream
 
 FIXED_SEED = 0  # of choices that are the same in every run
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -134,7 +134,7 @@ class ImageDataset:
     notes: tuple[str, ...] = ()  # sentences about what is missing
     skipped: tuple[tuple[str, str], ...] = ()  # pictures that could not be read, and why
     content: str | None = None  # a hash of the pictures, where one is known already
-    stream: "Stream | None" = None  # where the pictures stay in their files
+    stream: "DecodingStream | None" = None  # where the pictures stay in their files
 
     @property
     def num_classes(self) -> int:

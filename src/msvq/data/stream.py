@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PIECE = 32  # pictures that one worker gets at a time
 
 
-class Stream:
+class DecodingStream:
     """The images uint8 [N, S, S, 3] of encoded pictures, the workers that decode them, and what these lost."""
 
     def __init__(self, source: "EncodedSource", *, side: int, max_lost: int, num_workers: int | None) -> None:
@@ -46,7 +46,7 @@ class Stream:
 class StreamedSplit(ImageSplit):
     """A split whose images are `rows` of a stream. A picture that cannot be read any more is replaced by the next."""
 
-    images: Stream  # type: ignore[assignment]  # all that others ask of it are the methods below, and its shape
+    images: DecodingStream  # type: ignore[assignment]  # all that others ask of it are the methods below, and its shape
 
     @property
     def _rows(self) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput, first_line
-from msvq.core.runtime import Stream, derive_seed, is_out_of_memory, keep_freed_memory
+from msvq.core.runtime import RandomStream, derive_seed, is_out_of_memory, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import ImageDataset, by_class
 
@@ -128,7 +128,8 @@ class LabelledViews:
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches: views [N, 3, size, size], normalised, in channels_last; labels [N]."""
         shuffle, generator = (
-            torch.Generator().manual_seed(derive_seed(self.seed, kind, epoch)) for kind in (Stream.ORDER, Stream.VIEWS)
+            torch.Generator().manual_seed(derive_seed(self.seed, kind, epoch))
+            for kind in (RandomStream.ORDER, RandomStream.VIEWS)
         )
         order = torch.randperm(len(self.pictures), generator=shuffle).numpy()
         cuts = range(self.batch_size, len(order), self.batch_size)

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from msvq.core.errors import BadInput
-from msvq.core.runtime import Stream, autocast, derive_seed, loss_scaler, step_rng, warmup_cosine
+from msvq.core.runtime import RandomStream, autocast, derive_seed, loss_scaler, step_rng, warmup_cosine
 from msvq.core.schema import Section
 from msvq.data.augment import ViewSettings
 from msvq.evaluate.features import EvalContext, Scores, scores
@@ -74,7 +74,7 @@ class Classifier:
 
 def new_head(feature_dim: int, num_classes: int, *, seed: int, device: torch.device) -> nn.Linear:
     """A linear layer [d] -> [C] with weights from N(0, 0.01) and biases 0."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, Stream.PROTOCOL))
+    generator = torch.Generator().manual_seed(derive_seed(seed, RandomStream.PROTOCOL))
     weight = 0.01 * torch.randn(num_classes, feature_dim, generator=generator)
     head = nn.Linear(feature_dim, num_classes, device="meta").to_empty(device="cpu")  # no draw from the global state
     with torch.no_grad():
@@ -111,7 +111,7 @@ def train_classifier(
                 for group in optimiser.param_groups:
                     group["lr"] = group["rate"](step)
                 optimiser.zero_grad()
-                with step_rng(views.seed, Stream.PROTOCOL, step, device):
+                with step_rng(views.seed, RandomStream.PROTOCOL, step, device):
                     with torch.set_grad_enabled(learns), autocast(device, context.precision):
                         features = network(pictures)
                     loss = F.cross_entropy(head(features.float()), labels)

@@ -30,7 +30,7 @@ MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is no
 Result = dict[str, Any]
 
 
-class Protocol(NamedTuple):
+class EvalProtocol(NamedTuple):
     """How an encoder is judged. Of `measure`'s result, floats are averaged over seeds."""
 
     settings: type[Section]
@@ -40,7 +40,7 @@ class Protocol(NamedTuple):
     first_seed: int = 0
 
 
-def by_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None, seed: int) -> Result:
+def evaluate_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None, seed: int) -> Result:
     """Votes of the nearest labelled pictures."""
     num_labels = len(context.data.labelled if rows is None else rows)
     if settings.k > num_labels:
@@ -62,7 +62,7 @@ def by_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None, seed:
     return found
 
 
-def by_probe(context: EvalContext, settings: ProbeSettings, rows: Rows | None, seed: int) -> Result:
+def evaluate_probe(context: EvalContext, settings: ProbeSettings, rows: Rows | None, seed: int) -> Result:
     """Logistic regression on the features."""
     bank, known, test, truth = context.features(rows)
     found = probe(bank, known.numpy(), test, truth.numpy(), settings=settings, seed=seed)
@@ -76,7 +76,7 @@ def _enough_memory(context: EvalContext, batch_size: int, lower: str) -> Abstrac
     )
 
 
-def by_linear(context: EvalContext, settings: LinearSettings, rows: Rows | None, seed: int) -> Result:
+def evaluate_linear(context: EvalContext, settings: LinearSettings, rows: Rows | None, seed: int) -> Result:
     """The paper's linear evaluation; the last epoch is the headline, the best stands beside it."""
     with _enough_memory(context, settings.batch_size, "batch_size or size"):
         found = linear_evaluation(context, settings, rows, seed)
@@ -84,7 +84,7 @@ def by_linear(context: EvalContext, settings: LinearSettings, rows: Rows | None,
     return {**found.last._asdict(), **best, "curve": [epoch.top1 for epoch in found.epochs]}
 
 
-def by_finetuning(context: EvalContext, settings: FinetuneSettings, rows: Rows | None, seed: int) -> Result:
+def evaluate_finetune(context: EvalContext, settings: FinetuneSettings, rows: Rows | None, seed: int) -> Result:
     """The network trained on with labels, beside the same network from scratch."""
     with _enough_memory(context, settings.batch_size, "batch_size"):
         tuned = finetune(context, settings, rows, seed)
@@ -98,17 +98,21 @@ def by_finetuning(context: EvalContext, settings: FinetuneSettings, rows: Rows |
 
 
 PROTOCOLS = {
-    "knn": Protocol(KnnSettings, lambda s: (f"knn-{s.k}-t{s.temp:g}/1", ("k", "temp")), by_knn, random=False),
-    "probe": Protocol(ProbeSettings, lambda s: ("probe/1", ()), by_probe, random=True),
-    "linear": Protocol(
+    "knn": EvalProtocol(KnnSettings, lambda s: (f"knn-{s.k}-t{s.temp:g}/1", ("k", "temp")), evaluate_knn, random=False),
+    "probe": EvalProtocol(ProbeSettings, lambda s: ("probe/1", ()), evaluate_probe, random=True),
+    "linear": EvalProtocol(
         LinearSettings,
         lambda s: (f"linear-{s.epochs}{'-step' if s.schedule == 'step' else ''}/1", ("epochs", "schedule")),
-        by_linear,
+        evaluate_linear,
         random=True,
         first_seed=SEED,
     ),
-    "finetune": Protocol(
-        FinetuneSettings, lambda s: (f"finetune-{s.depth}/1", ("depth",)), by_finetuning, random=True, first_seed=SEED
+    "finetune": EvalProtocol(
+        FinetuneSettings,
+        lambda s: (f"finetune-{s.depth}/1", ("depth",)),
+        evaluate_finetune,
+        random=True,
+        first_seed=SEED,
     ),
 }
 
@@ -132,7 +136,7 @@ def protocol_id(protocol: str, settings: Section, changes: Mapping[str, Any]) ->
     return name + "".join(f"+{key}={value}" for key, value in changes.items() if key not in told)
 
 
-def measure(
+def run_protocol(
     protocol: str,
     context: EvalContext,
     settings: Section,

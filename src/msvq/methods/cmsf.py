@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.core.distributed import gather
+from msvq.core.distributed import all_gather
 from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum
 from msvq.model.heads import mlp
@@ -109,7 +109,7 @@ class CMSF(Method):
     def _targets_of_previous_epoch(self, batch: Batch) -> Targets:
         assert batch.indices is not None
         k, v = l2_normalize(self.teacher(batch.views[1])), self.previous[batch.indices]
-        self.previous[gather(batch.indices)] = gather(k)  # the whole batch's, on every rank
+        self.previous[all_gather(batch.indices)] = all_gather(k)  # the whole batch's, on every rank
         self.queue.push(k, batch.labels, at_once=True)
         self.second_queue.push(v, batch.labels, at_once=True)
         allowed = self.queue.keys[self.second_queue.nearest(v, self.num_constrained)]  # [N, k', d]

@@ -95,7 +95,8 @@ class MSVQ(Method):
         x = dict(zip(self.teacher_views, batch.views[1:], strict=True))
         keys = {b: cast(Queue, self.queues[str(b)]).keys for b in self.stored}
         z = {a: l2_normalize(self.teachers[t - 1](x[a])) for a, t, _ in self.soft_label_specs}
-        p = {(a, b): relation(z[a], keys[b], self.teacher_temp) for a, _, b in self.soft_label_specs}  # Eq. 4, 7, 10
+        # Eq. 4, 7, 10: p[2, 1], p[3, 1] and p[4, 2] are the paper's p21, p31 and p42
+        p = {(a, b): relation(z[a], keys[b], self.teacher_temp) for a, _, b in self.soft_label_specs}
         warmth = max(0.0, 1 - batch.progress / self.warm_start) if self.warm_start else 0.0
         return Targets(keys, z, p, warmth)
 

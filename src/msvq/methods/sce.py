@@ -76,7 +76,7 @@ class SCE(Method):
         k, keys = l2_normalize(self.teacher(batch.views[1])), self.queue.keys
         s = relation(k, keys, self.teacher_temp)
         # A key that is not masked takes part in s with similarity 0, and so with the share of e^0.
-        share = torch.zeros_like(s.log_sum) if self.mask_own_key else torch.sigmoid(-s.log_sum)
+        share = torch.zeros_like(s.logsumexp) if self.mask_own_key else torch.sigmoid(-s.logsumexp)
         return Targets(k, keys, self.coefficient + (1 - self.coefficient) * share, s)
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
@@ -86,7 +86,7 @@ class SCE(Method):
         own_logit, others = (z * k).sum(1) / self.temp, relation(z, keys, self.temp)
         wanted = own * own_logit + (1 - own) * (z * s.mean_key).sum(1) / self.temp
         soft_label = SoftLabel("view2", k, keys, self.queue.labels, self.teacher_temp)
-        return Loss((torch.logaddexp(own_logit, others.log_sum) - wanted).mean(), soft_labels=(soft_label,))
+        return Loss((torch.logaddexp(own_logit, others.logsumexp) - wanted).mean(), soft_labels=(soft_label,))
 
     def store(self, targets: Targets, labels: Tensor) -> None:
         """The keys join the queue."""

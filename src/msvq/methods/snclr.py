@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.core.distributed import gather
+from msvq.core.distributed import all_gather
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, teacher_step
 from msvq.model.heads import mlp
 from msvq.model.losses import l2_normalize
@@ -86,7 +86,7 @@ class SNCLR(Method):
 
     def compare(self, z: Tensor, targets: Targets) -> Loss:
         """-1/N Σ_i Σ_c y_ic log softmax_c(p̂_i · ĉ / τ) over the candidates c."""
-        p, z, keys, neighbours = map(gather, (l2_normalize(self.predictor(z)), z, *targets))  # of the whole batch
+        p, z, keys, neighbours = map(all_gather, (l2_normalize(self.predictor(z)), z, *targets))  # of the whole batch
         num, k = neighbours.shape[:2]
         candidates = torch.cat([keys, neighbours.flatten(0, 1)])
         with torch.autocast(z.device.type, enabled=False):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from msvq.core.distributed import gather
+from msvq.core.distributed import all_gather
 from msvq.model.relations import Relation, relation
 
 
@@ -29,11 +29,11 @@ def info_nce_from_relation(q: Tensor, k: Tensor, others: Relation) -> Tensor:
     Unit queries and keys [N, d]. The own key is never among the others, and no gradient reaches it.
     """
     own = (q * k.detach()).sum(1) / others.temp
-    return (torch.logaddexp(own, others.log_sum) - own).mean()
+    return (torch.logaddexp(own, others.logsumexp) - own).mean()
 
 
 def info_nce(q: Tensor, k: Tensor, keys: Tensor, *, temp: float) -> Tensor:
-    """`contrast` of embeddings q, k [N, d] of any length with unit negatives [Q, d]."""
+    """InfoNCE of embeddings q, k [N, d] of any length with unit negatives [Q, d]."""
     q = l2_normalize(q)
     return info_nce_from_relation(q, l2_normalize(k), relation(q, keys, temp))
 
@@ -52,7 +52,7 @@ def mean_shift(p: Tensor, neighbours: Tensor) -> Tensor:
 
 def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
     """SimCLR's loss over the 2N embeddings of two views [N, d]: each finds its partner among all the others."""
-    z1, z2 = gather(z1), gather(z2)
+    z1, z2 = all_gather(z1), all_gather(z2)
     z = l2_normalize(torch.cat([z1, z2]))
     with torch.autocast(z.device.type, enabled=False):
         logits = z @ z.T / temp
@@ -63,7 +63,7 @@ def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
 
 def cross_view(a: Tensor, b: Tensor, *, temp: float) -> Tensor:
     """Row i of a [N, d] finds row i of b among all of b, and the other way round: the mean of both."""
-    a, b = gather(a), gather(b)
+    a, b = all_gather(a), all_gather(b)
     with torch.autocast(a.device.type, enabled=False):
         logits = l2_normalize(a) @ l2_normalize(b).T / temp
     own = torch.arange(len(a), device=a.device)
@@ -75,7 +75,7 @@ def neighbour_contrast(p: Tensor, neighbours: Tensor, *, temp: float, both_ways:
 
     `both_ways`: the mean with the predictions finding their neighbours among all N k. The k terms of a picture add up.
     """
-    p, neighbours = gather(p), gather(neighbours)
+    p, neighbours = all_gather(p), all_gather(neighbours)
     num, k = neighbours.shape[:2]
     with torch.autocast(p.device.type, enabled=False):
         logits = neighbours.flatten(0, 1) @ l2_normalize(p).T / temp  # [N k, N]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from msvq.core.distributed import gather, world_size
+from msvq.core.distributed import all_gather, world_size
 from msvq.core.errors import BadInput
 
 
@@ -30,7 +30,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, C, H, W] -> the same shape; N must be a multiple of `splits` while training."""
-        splits = own_splits(self.splits)
+        splits = local_splits(self.splits)
         if not self.training or splits == 1:
             return followed(self, super().forward(input))
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
@@ -173,14 +173,14 @@ class _BlockNorm(torch.autograd.Function):
         return x_gradient, of_weight, of_bias, None, None
 
 
-def own_splits(splits: int) -> int:
+def local_splits(splits: int) -> int:
     """How many of the groups of a whole batch are this rank's; one group is everyone's."""
     if splits > 1 and splits % world_size():
         raise ValueError(f"{splits} batch-norm groups do not divide among {world_size()} processes")
     return max(1, splits // world_size())
 
 
-class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch norm over the whole batch, whichever ranks its rows are on; [n, C, ...] on each, n the same for all.
 
     Layers inside it come after it, as in `SplitBatchNorm2d`.
@@ -196,7 +196,7 @@ class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
         x = input if input.dtype == torch.float64 else input.float()
         others = [dim for dim in range(x.ndim) if dim != 1]
         own_variance, own_mean = torch.var_mean(x, dim=others, correction=0)
-        means, variances = gather(torch.stack([own_mean, own_variance])[None]).unbind(1)  # [W, C] each
+        means, variances = all_gather(torch.stack([own_mean, own_variance])[None]).unbind(1)  # [W, C] each
         mean = means.mean(0)
         variance = (variances + (means - mean).square()).mean(0)
         if self.track_running_stats:
@@ -217,18 +217,18 @@ class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
         self.running_var.lerp_(variance, share)
 
 
-def whole_batch_norm(network: nn.Module) -> None:
+def convert_sync_batchnorm_(network: nn.Module) -> None:
     """Let every batch norm inside `network` that is not split see the whole batch, on however many ranks it is."""
-    check_whole(network)
+    check_sync_batchnorm(network)
     for parent in list(network.modules()):
         for name, module in list(parent.named_children()):
             if _is_not_split(module):
-                whole = WholeBatchNorm(module.num_features, module.eps, module.momentum)
+                whole = SyncBatchNorm(module.num_features, module.eps, module.momentum)
                 vars(whole).update(vars(module))  # the very same weights, statistics and mode
                 setattr(parent, name, whole)
 
 
-def check_whole(network: nn.Module) -> None:
+def check_sync_batchnorm(network: nn.Module) -> None:
     """Raise if `whole_batch_norm` cannot do so."""
     for name, module in network.named_modules():
         if _is_not_split(module):

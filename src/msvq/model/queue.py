@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from msvq.core.distributed import gather
+from msvq.core.distributed import all_gather
 from msvq.core.errors import BadInput
 from msvq.model.losses import l2_normalize, similarity
 from msvq.model.relations import rows_at_once
@@ -55,7 +55,7 @@ class Queue(nn.Module):
         if self._deferred is not None and not at_once:
             self._deferred.append((z.detach(), labels))
             return
-        z, labels = gather(z.detach()), gather(labels)
+        z, labels = all_gather(z.detach()), all_gather(labels)
         size = len(self)
         slots = (self.pointer + torch.arange(len(z), device=z.device)) % size
         slots, newest = slots[-size:], slice(-size, None)

@@ -22,7 +22,7 @@ class Relation(NamedTuple):
 
     z: Tensor  # unit embeddings [N, d]
     temp: float  # τ
-    log_sum: Tensor  # [N], log Σ_j exp(z·k_j/τ); a gradient reaches z through it
+    logsumexp: Tensor  # [N], log Σ_j exp(z·k_j/τ); a gradient reaches z through it
     mean_key: Tensor  # [N, d], Σ_j P_j k_j, without gradient
 
 
@@ -34,13 +34,13 @@ def relation(z: Tensor, keys: Tensor, temp: float) -> Relation:
 def relations(z: Tensor, keys: Tensor, *temps: float) -> list[Relation]:
     """P at several temperatures, which share the cosines."""
     with torch.autocast(z.device.type, enabled=False):
-        parts: tuple[Tensor, ...] = _Stream.apply(z, keys, temps)
+        parts: tuple[Tensor, ...] = _OnlineSoftmax.apply(z, keys, temps)
     return [Relation(z, temp, parts[2 * i], parts[2 * i + 1]) for i, temp in enumerate(temps)]
 
 
 def cross_entropy(p: Relation, s: Relation) -> Tensor:
     """H(p, s) = -1/N Σ_i Σ_j p_ij log s_ij of two relations to the same keys; no gradient reaches p."""
-    return (s.log_sum - (s.z * p.mean_key).sum(1) / s.temp).mean()
+    return (s.logsumexp - (s.z * p.mean_key).sum(1) / s.temp).mean()
 
 
 def entropy(p: Relation) -> Tensor:
@@ -69,7 +69,7 @@ def _piece(device: torch.device) -> int:
     return PIECE.get(device.type, PIECE_ELSEWHERE)
 
 
-class _Stream(torch.autograd.Function):
+class _OnlineSoftmax(torch.autograd.Function):
     """(log sum, mean key) at each temperature, in one pass over the queue that serves the gradient too."""
 
     @staticmethod

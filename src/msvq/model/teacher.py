@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from msvq.core.distributed import gather_permuted, world_size
 from msvq.core.runtime import RandomState
-from msvq.model.norm import SplitBatchNorm2d, own_splits, split_batch_norm
+from msvq.model.norm import SplitBatchNorm2d, local_splits, split_batch_norm
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class Network(nn.Module):
         """Embeddings [N, d]."""
         training = self.backbone.training
         backbone = self._compiled if self._compiled is not None and training else self.backbone
-        splits = own_splits(self.bn_splits)
+        splits = local_splits(self.bn_splits)
         if not training or splits == 1:
             return cast(Tensor, self.projector(backbone(x)))
         if len(x) % splits:

@@ -9,10 +9,10 @@ from rich.table import Column, Table
 from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.runtime import resolve_device
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.preflight.timing import Stage, Timing, stages, time_steps
-from msvq.preflight.trial_run import Rehearsal, opened_scene, run_trial
+from msvq.preflight.trial_run import open_trial
+from msvq.train.trainer import Trainer
 
 LEAST_STEPS = 3  # a median of fewer says little
 
@@ -21,13 +21,11 @@ def bench(flags: Flags, *, steps: int = 10, display: Display | None = None) -> d
     """Time a recipe's training step. Seconds in, plain values out."""
     check_steps(steps)
     settings, display = flags.settings(), display or Display()
-    target = resolve_device(settings.train.device)
-    with opened_scene(settings, display) as scene:
-        forget_peak(target)
-        with run_trial(settings, scene, keep=flags.kept(settings)) as trial:
-            timings = [_measure(trial, stage, steps, display) for stage in stages(trial.trainer)]
-            peak = peak_memory(target)
-    return {**describe(trial), "steps": steps, "resolutions": timings, "peak_memory": peak, "notes": list(trial.notes)}
+    with open_trial(settings, display, keep=flags.kept(settings)) as trial:
+        forget_peak(trial.trainer.device)
+        timings = [_measure(trial.trainer, stage, steps, display) for stage in stages(trial.trainer)]
+        peak = peak_memory(trial.trainer.device)
+    return {**trial.describe(), "steps": steps, "resolutions": timings, "peak_memory": peak, "notes": trial.notes}
 
 
 def check_steps(steps: int) -> None:
@@ -36,22 +34,8 @@ def check_steps(steps: int) -> None:
         raise BadInput(f"--steps {steps} says little: give at least {LEAST_STEPS}")
 
 
-def describe(trial: Rehearsal) -> dict[str, Any]:
-    """What is timed, and where."""
-    settings, trainer = trial.settings, trial.trainer
-    return {
-        "data": settings.data.source,
-        "method": settings.method_name,
-        "backbone": settings.backbone.title,
-        "batch_size": settings.train.batch_size,
-        "device": str(trainer.device),
-        "precision": trainer.precision,
-    }
-
-
-def _measure(trial: Rehearsal, stage: Stage, steps: int, display: Display) -> dict[str, Any]:
+def _measure(trainer: Trainer, stage: Stage, steps: int, display: Display) -> dict[str, Any]:
     """The figures at one size of crop."""
-    trainer = trial.trainer
     what = f"timing steps at {stage.size} pixels"
     timed = time_steps(trainer, steps, start=stage.start, limit=True, display=display, description=what)
     whole = timed.seconds

@@ -9,9 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from msvq.core.console import say
 from msvq.core.files import downloads, expanduser, packs
 from msvq.data.sources.benchmarks import BENCHMARKS, DatasetSpec, find_benchmark
 from msvq.data.sources.folders import walk
+
+SPLITS = ("train", "test", "val", "unlabeled")  # folders of pictures
 
 # The files of an extracted archive, and how many bytes each has at least (its pixels).
 _FILES = {
@@ -53,18 +56,14 @@ def _state(name: str, spec: DatasetSpec, root: Path | None) -> tuple[Path | None
         short = [f for f in expected if f not in missing and (place.path / f).stat().st_size < expected[f]]
         gaps = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"{', '.join(short)} too short"] * bool(short)
         return place.path, f"partial: {'; '.join(gaps)}" if gaps else "complete"
-    counts = {split: len(walk(folder).names) for split, folder in _split_folders(place.path).items()}
+    folders = {child.name.lower(): child for child in place.path.iterdir() if child.is_dir()}
+    counts = {split: len(walk(folders[split]).names) for split in SPLITS if split in folders}
     judged = ("val", "test") if place.form == "files" else ("test", "val")  # Tiny ImageNet's own test has no labels
     train = counts.get("train", 0) + counts.get("unlabeled", 0)
     test = next((counts[split] for split in judged if split in counts), 0)
     if train >= spec.num_train and test >= spec.num_test:
         return place.path, "complete"
     return place.path, f"partial: {train:,} training and {test:,} test pictures"
-
-
-def _split_folders(path: Path) -> dict[str, Path]:
-    names = ("train", "test", "val", "unlabeled")
-    return {child.name.lower(): child for child in path.iterdir() if child.is_dir() and child.name.lower() in names}
 
 
 def packed() -> list[dict[str, Any]]:
@@ -94,18 +93,11 @@ def show_catalogue(root: Path | None, *, as_json: bool, console: Console) -> Non
         state = row["state"] + (f"\n{row['where']}" if row["where"] else "")
         table.add_row(row["name"], *numbers, Text(state))
     console.print(table)
-    console.print(
-        f"Looked in {downloads() if root is None else root}; --data-root names another folder. Your own pictures need "
-        f"no name: --data PATH.",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
+    looked_in = f"Looked in {downloads() if root is None else root}; --data-root names another folder."
+    say(console, f"{looked_in} Your own pictures need no name: --data PATH.")
     if cached:
         table = Table("packed from", "pictures", "size", "MB", box=box.SIMPLE, pad_edge=False)
         for row in cached:
             table.add_row(Text(row["source"]), f"{row['pictures']:,}", str(row["size"]), f"{row['bytes'] / 1e6:,.0f}")
         console.print(table)
-        told = f"Packs are in {packs()} and may be deleted: they are made again."
-        console.print(told, markup=False, highlight=False, emoji=False)
+        say(console, f"Packs are in {packs()} and may be deleted: they are made again.")

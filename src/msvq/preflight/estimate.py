@@ -1,9 +1,9 @@
 """How long a run takes and what it holds, from a few of its steps, one look at its evaluation and one checkpoint."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,15 @@ import torch
 from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.runtime import resolve_device
 from msvq.data.workers import available_cores
 from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
-from msvq.preflight.machine import forget_peak, held_memory, peak_memory
+from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, stages, synchronise, time_steps
-from msvq.preflight.trial_run import Rehearsal, TrialData, run_trial
+from msvq.preflight.trial_run import Trial, open_trial
 from msvq.train.monitors import is_due
 from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
@@ -95,33 +96,34 @@ class Estimate:
     """What a run will need."""
 
     settings: Settings
-    notes: tuple[str, ...]
-    device: torch.device
     time: Time
     memory: Memory | None  # None: the system does not tell
     disk: Disk
-    divisions: tuple[int, ...]  # into which the batch may be divided further
+    available: int | None  # bytes of memory that the run may hold; None: the system does not tell
+    divisions: tuple[int, ...] = ()  # into which the batch may be divided further
+    absent: bool = False  # the data set is not on this machine
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what was tried, and where
+    notes: Sequence[str] = ()
 
 
 def estimate(
     settings: Settings,
-    scene: TrialData,
     *,
-    keep: Sequence[str] | None = None,
     steps: int,
-    available: int | None,
     display: Display,
+    keep: Sequence[str] | None = None,
+    memory: int | None = None,
     what: str = "",
 ) -> Estimate:
-    """Try the run and add up. `available`: bytes that it may hold; `what` says in a word what is tried."""
-    with run_trial(settings, scene, keep=keep) as trial:
-        trainer, device = trial.trainer, trial.trainer.device
-        epochs = trial.settings.train.epochs
-        weights = sum(value.nbytes for value in _state(trainer))
-        fixed = weights + 2 * sum(p.nbytes for p in trainer.method.parameters() if p.requires_grad)
+    """Try the run and add up. `memory`: bytes instead of the machine's; `what` says in a word what is tried."""
+    available = available_memory(resolve_device(settings.train.device)) if memory is None else memory
+    with open_trial(settings, display, keep=keep) as trial:
+        trainer, device, data = trial.trainer, trial.trainer.device, trial.data.dataset
+        weights = _num_bytes(trainer.method.state_dict().values())
+        fixed = weights + 2 * _num_bytes(p for p in trainer.method.parameters() if p.requires_grad)
         forget_peak(device)
         before = max(0, held_memory(device) - weights)
-        pictures, peak, notes = trainer.settings.batch_size, None, list(trial.notes)
+        pictures, peak, notes = trainer.settings.batch_size, None, trial.notes
         few, expected = _probe(trainer, before + fixed, display)
         if available is not None and expected is not None and expected > ROOM * available:
             notes.append(f"a whole batch may not fit into memory: steps of {few} of its {pictures} pictures were timed")
@@ -129,20 +131,20 @@ def estimate(
         resolutions = _time_steps(trial, steps, pictures, display, what)
         training = trainer.total_steps * sum(r["share_of_run"] * r["seconds"] for r in resolutions)
         with display.busy(f"timing the evaluation{what}"):
-            one, last = _time_evaluation(trial, scene)
-        saving, size = _time_checkpoint(trainer)
-        packing = _time_packing(scene, trial.settings) if scene.pack else 0.0
+            one, last = _time_evaluation(trial)
+        saving = _seconds(trainer.save, device)
+        checkpoint = sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
+        packing = _time_packing(trial) if trial.data.pack else 0.0
         peak = peak_memory(device) if peak is None else peak
-    evaluate = trial.settings.evaluate
-    evaluations = sum(is_due(epoch, evaluate.every, epochs) for epoch in range(epochs + 1))
-    every, seconds = parse_save_interval(trial.settings.train.checkpoint_every)
+    settings, epochs = trial.settings, trial.settings.train.epochs
+    evaluations = sum(is_due(epoch, settings.evaluate.every, epochs) for epoch in range(epochs + 1))
+    every, seconds = parse_save_interval(settings.train.checkpoint_every)
     saves = 2 + int(training // seconds if every is None else trainer.total_steps // every)
-    features = 0 if device.type == "cuda" else _evaluation_bytes(trial, scene)
+    features = 0 if device.type == "cuda" else _evaluation_bytes(trial)
+    counts = {"train": len(data.train), "labelled": len(data.labelled), "test": len(data.test)}
     return Estimate(
-        settings=trial.settings,
-        notes=tuple(notes),
-        device=device,
-        time=Time(
+        settings,
+        Time(
             resolutions=resolutions,
             steps_per_epoch=len(trainer.loader),
             epochs=epochs,
@@ -153,9 +155,13 @@ def estimate(
             checkpoints=saves * saving,
             packing=packing,
         ),
-        memory=None if peak is None else Memory(peak, before, fixed, features, scene.unheld),
-        disk=Disk(size, sum(value.nbytes for value in trainer.method.encoder.state_dict().values()), scene.pack),
+        None if peak is None else Memory(peak, before, fixed, features, trial.data.unheld),
+        Disk(checkpoint, _num_bytes(trainer.method.encoder.state_dict().values()), trial.data.pack),
+        available,
         divisions=_divisions(trainer),
+        absent=trial.data.absent,
+        facts={**trial.describe(), "pictures": {**counts, "classes": data.num_classes}},
+        notes=notes,
     )
 
 
@@ -181,7 +187,7 @@ def _divisions(trainer: Trainer) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _time_steps(trial: Rehearsal, steps: int, pictures: int, display: Display, what: str) -> list[dict[str, float]]:
+def _time_steps(trial: Trial, steps: int, pictures: int, display: Display, what: str) -> list[dict[str, float]]:
     """Each size of crop that the run will use; seconds are those of the whole batch."""
     results, batch = [], trial.settings.train.batch_size
     for stage in stages(trial.trainer):
@@ -195,26 +201,31 @@ def _time_steps(trial: Rehearsal, steps: int, pictures: int, display: Display, w
             display=display,
             description=f"timing steps at {stage.size} pixels{what}",
         )
-        row = {"size": stage.size, "share_of_run": stage.share, "steps_timed": len(timed.steps)}
-        reading = timed.parts.get(READ, 0.0) / timed.seconds
-        row |= {"seconds": timed.seconds * batch / pictures, "pictures_per_second": pictures / timed.seconds}
-        results.append(row | {"share_of_reading": reading})
+        results.append(
+            {
+                "size": stage.size,
+                "share_of_run": stage.share,
+                "steps_timed": len(timed.steps),
+                "seconds": timed.seconds * batch / pictures,
+                "pictures_per_second": pictures / timed.seconds,
+                "share_of_reading": timed.parts.get(READ, 0.0) / timed.seconds,
+            }
+        )
     return results
 
 
-def _time_evaluation(trial: Rehearsal, scene: TrialData) -> tuple[float, float]:
+def _time_evaluation(trial: Trial) -> tuple[float, float]:
     """Seconds of one online evaluation, and of the looks in the end: kNN by more labels, and neighbours."""
-    data, trainer, encoder = scene.data, trial.trainer, trial.trainer.method.encoder
+    data, trainer, encoder = trial.data.dataset, trial.trainer, trial.trainer.method.encoder
     features = feature_function(data, trainer.device, trainer.precision)
     sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
     dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
     per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
-    judged = data.labelled if data.has_labels else data.train
-    last = 2 * per_picture * min(NUM_BANK, len(judged))
+    neighbours = 2 * per_picture * min(NUM_BANK, len(data.labelled if data.has_labels else data.train))
     if not data.has_labels:
         num = min(NUM_PICTURES, len(data.train))
-        made = torch.randn(num, dim)
-        return num * per_picture + _seconds(lambda: effective_rank(made), trainer.device), last
+        made_up = torch.randn(num, dim)
+        return num * per_picture + _seconds(lambda: effective_rank(made_up), trainer.device), neighbours
     settings = trial.settings.evaluate
     num_bank, num_test = min(len(data.labelled), settings.knn_bank or len(data.labelled)), len(data.test)
     most = len(last_bank(data.labelled, settings.knn_bank))
@@ -226,36 +237,31 @@ def _time_evaluation(trial: Rehearsal, scene: TrialData) -> tuple[float, float]:
     def judging(size: int) -> float:
         return (size + num_test) * per_picture + chunk * num_test / len(queries) * size / num
 
-    return judging(num_bank), last + judging(most)
+    return judging(num_bank), neighbours + judging(most)
 
 
-def _evaluation_bytes(trial: Rehearsal, scene: TrialData) -> int:
+def _evaluation_bytes(trial: Trial) -> int:
     """Features in fp32, twice while they are joined, the bank's again at unit length, and a chunk of similarities."""
-    data, knn_bank = scene.data, trial.settings.evaluate.knn_bank
+    data, knn_bank = trial.data.dataset, trial.settings.evaluate.knn_bank
     if not data.has_labels:
         return 0
     num, dim = len(last_bank(data.labelled, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
     return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
 
 
-def _time_checkpoint(trainer: Trainer) -> tuple[float, int]:
-    """Seconds and bytes of one checkpoint."""
-    seconds = _seconds(trainer.save, trainer.device)
-    return seconds, sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
-
-
-def _time_packing(scene: TrialData, settings: Settings) -> float | None:
+def _time_packing(trial: Trial) -> float | None:
     """Seconds until all files are decoded, on all cores, from a few of them."""
-    if scene.source is None:
+    source, dataset = trial.data.source, trial.data.dataset
+    if source is None:
         return None
-    side, started = max(scene.data.size, scene.data.test_size), time.perf_counter()
-    places = np.unique(np.linspace(0, len(scene.source) - 1, DECODED).astype(int))
-    result = next(scene.source.decoded([places], side, workers=0))
-    seconds = (time.perf_counter() - started) / max(1, len(places) - len(result.reasons))
-    return seconds * len(scene.source) / (settings.data.workers or available_cores())
+    started = time.perf_counter()
+    positions = np.unique(np.linspace(0, len(source) - 1, DECODED).astype(int))
+    result = next(source.decoded([positions], max(dataset.size, dataset.test_size), workers=0))
+    seconds = (time.perf_counter() - started) / max(1, len(positions) - len(result.reasons))
+    return seconds * len(source) / (trial.settings.data.workers or available_cores())
 
 
-def _seconds(work: Any, device: torch.device) -> float:
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
     synchronise(device)
     started = time.perf_counter()
     work()
@@ -263,5 +269,5 @@ def _seconds(work: Any, device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def _state(trainer: Trainer) -> list[torch.Tensor]:
-    return [value for value in trainer.method.state_dict().values() if isinstance(value, torch.Tensor)]
+def _num_bytes(tensors: Iterable[Any]) -> int:
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,17 +57,11 @@ def inspect_pictures(source: ImageSource, num_workers: int | None, display: Disp
     return Inspection(source.names, source.labels, source.num_train, readable, np.concatenate(rows), tuple(unreadable))
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(NamedTuple):
     """Pictures (positions among the readable) beside the first training picture that they equal."""
 
     exact: Pairs  # equal content
     near: Pairs  # almost equal, and not exact
-
-    @property
-    def num(self) -> int:
-        """How many pictures are copies of either kind."""
-        return len(self.exact[0]) + len(self.near[0])
 
 
 def find_copies(records: NDArray[Any], is_train: NDArray[np.bool_]) -> tuple[Copies, Copies]:
@@ -127,7 +121,8 @@ def near_pairs(dhash: NDArray[np.uint64], thumbnails: NDArray[np.uint8]) -> Pair
             if not len(close):
                 continue
             pairs = np.stack([order[close], order[close + step]])
-            alike = _difference(flat, pairs) <= _allowed(contrast, pairs)
+            allowed = np.minimum(MOST_DIFFERENCE, FLAT_DIFFERENCE + PER_CONTRAST * contrast[pairs].min(axis=0))
+            alike = _difference(flat, pairs) <= allowed
             tries[pairs[0]] += 1  # no picture is there twice
             copies[pairs[0]] += alike
             found.append(pairs[:, alike])
@@ -147,14 +142,6 @@ def _num_bits(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _difference(flat: NDArray[np.uint8], pairs: Pairs) -> NDArray[np.float64]:
     """The mean difference of the thumbnails of each pair."""
-    one, other = flat[pairs[0]], flat[pairs[1]]
-    apart = np.maximum(one, other) - np.minimum(one, other)
-    mean: NDArray[np.float64] = apart.mean(axis=1)
+    one, other = flat[pairs]
+    mean: NDArray[np.float64] = (np.maximum(one, other) - np.minimum(one, other)).mean(axis=1)
     return mean
-
-
-def _allowed(contrast: NDArray[np.float64], pairs: Pairs) -> NDArray[np.float64]:
-    """How much they may differ, by the lesser contrast of the two."""
-    lesser = np.minimum(contrast[pairs[0]], contrast[pairs[1]])
-    most: NDArray[np.float64] = np.minimum(MOST_DIFFERENCE, FLAT_DIFFERENCE + PER_CONTRAST * lesser)
-    return most

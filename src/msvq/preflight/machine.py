@@ -13,6 +13,8 @@ import torch
 
 from msvq.core.files import expanduser
 
+STATUS = "/proc/self/status"
+
 
 def forget_peak(device: torch.device) -> None:
     """Begin to measure the peak anew, where the system can, without what was freed and not given back."""
@@ -29,7 +31,7 @@ def peak_memory(device: torch.device) -> int | None:
     """Most bytes held at once: of the GPU's memory on CUDA, else by the process. None if the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if (held := _status("VmHWM")) is not None:
+    if (held := _read_bytes(STATUS, "VmHWM")) is not None:
         return held
     try:
         import resource
@@ -41,7 +43,7 @@ def peak_memory(device: torch.device) -> int | None:
 
 def held_memory(device: torch.device) -> int:
     """Bytes held now; 0 if the system does not tell."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _status("VmRSS") or 0
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _read_bytes(STATUS, "VmRSS") or 0
 
 
 def available_memory(device: torch.device) -> int | None:
@@ -53,10 +55,8 @@ def available_memory(device: torch.device) -> int | None:
 
 
 def _free_memory() -> int | None:
-    with suppress(OSError):
-        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        if found:
-            return int(found[1]) * 1024 + (_status("VmRSS") or 0)
+    if (free := _read_bytes("/proc/meminfo", "MemAvailable")) is not None:
+        return free + (_read_bytes(STATUS, "VmRSS") or 0)
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -66,24 +66,26 @@ def _free_memory() -> int | None:
 def group_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
     """The lowest limit of the control groups that the process is in, as containers set it."""
     limits: list[int] = []
-    lines = own.read_text().splitlines() if own.is_file() else []
-    for line in lines:
+    for line in own.read_text().splitlines() if own.is_file() else []:
         _, controllers, path = line.split(":", 2)
-        second = not controllers
-        if not second and "memory" not in controllers.split(","):
+        if not controllers:  # version 2
+            top, file = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, file = root / "memory", "memory.limit_in_bytes"
+        else:
             continue
-        top = root if second else root / "memory"
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
-            if folder == top or top in folder.parents:
+            if folder.is_relative_to(top):
                 with suppress(OSError, ValueError):  # absent, or "max"
-                    limits.append(int((folder / ("memory.max" if second else "memory.limit_in_bytes")).read_text()))
+                    limits.append(int((folder / file).read_text()))
     return min(limits, default=None)
 
 
-def _status(key: str) -> int | None:
+def _read_bytes(file: str, key: str) -> int | None:
+    """A line such as "VmRSS:  512 kB" of a file that Linux has."""
     with suppress(OSError):
-        found = re.search(rf"^{key}:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        found = re.search(rf"^{key}:\s*(\d+) kB", Path(file).read_text(), re.MULTILINE)
         return int(found[1]) * 1024 if found else None
     return None
 

@@ -1,6 +1,8 @@
 """`msvq plan`: what a run will take of time, memory and disk, and what to change if that is too much."""
 
+import math
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,20 +13,22 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config.resolve import Flags, recipe_names
+from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import packs
-from msvq.core.runtime import resolve_device
 from msvq.data.sources import is_path
-from msvq.preflight.advice import Alternative, advise, duration, gigabytes
 from msvq.preflight.bench import check_steps
-from msvq.preflight.estimate import Estimate, estimate
-from msvq.preflight.machine import available_memory, free_disk
-from msvq.preflight.trial_run import TrialData, opened_scene
+from msvq.preflight.estimate import ROOM, Estimate, Memory, estimate
+from msvq.preflight.machine import free_disk
 
 TRIAL_STEPS = 2  # of another setting that is proposed
 TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "device", "precision")  # flags of a command
-NARROW = 16  # width that is proposed; at most half of what there is
+NARROW = 16  # width that is proposed
+LONG = 12 * 3600.0  # seconds: longer than a night
+MUCH, LITTLE = 0.1, 0.05  # of the time, for evaluation or for decoding
+WORTH_A_LINE = 600.0  # seconds that advice should save
+EPOCHS = (400, 200, 100, 50, 20, 10, 5, 2, 1)
 
 
 def plan(
@@ -37,90 +41,128 @@ def plan(
 ) -> dict[str, Any]:
     """Plan a run, as plain values. `memory`: bytes instead of the machine's."""
     check_steps(steps)
-    display = display or Display()
-    settings = flags.settings()
-    target = resolve_device(settings.train.device)
-    there = available_memory(target) if memory is None else memory
-    needs, scene = _estimate(flags, steps, there, display)
-    room = {"memory": there, "run": free_disk(Path(out or "runs")), "pack": free_disk(packs())}
 
-    def alternative(words: str, **changes: Any) -> Alternative | None:
-        """What the run would need with other settings; None if they do not go together."""
-        with suppress(BadInput):
-            return Alternative(words, _estimate(replace(flags, **changes), TRIAL_STEPS, there, display, words)[0])
-        return None
+    def estimate_with(flags: Flags, steps: int, what: str = "") -> Estimate:
+        settings = flags.settings()
+        keep = flags.kept(settings)
+        return estimate(settings, steps=steps, display=display or Display(), keep=keep, memory=memory, what=what)
 
-    def alternatives() -> list[Alternative]:
+    needs = estimate_with(flags, steps)
+    disk = {"free_for_run": free_disk(Path(out or "runs")), "free_for_pack": free_disk(packs())}
+
+    def alternatives() -> dict[str, Estimate]:
         """Other settings, tried: costs time, so only if this run is too much."""
-        found = []
-        if "fast" in recipe_names() and flags.recipe != "fast":
-            found.append(alternative("--recipe fast", recipe="fast", data=settings.data.source))
-        if (width := NARROW) < needs.settings.backbone.width and needs.settings.backbone.is_resnet:
-            setting = f"backbone.width={width}"
-            found.append(alternative(f"--set {setting}", overrides=[*flags.overrides, setting]))
-        return [one for one in found if one is not None]
+        found = {}
+        for words, other in _other_flags(flags, needs.settings).items():
+            with suppress(BadInput):  # they do not go together
+                found[words] = estimate_with(other, TRIAL_STEPS, f" with {words}")
+        return found
 
+    memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     return {
-        **_facts(needs, scene),
-        **_needs(needs, room),
-        "advice": advise(needs, room, alternatives),
-        "command": pretrain_command(flags, settings.data.source, out, download=scene.absent),
+        **needs.facts,
+        "seconds": {**asdict(needs.time), "total": needs.time.total},
+        "memory": {**memory_needs, "available": needs.available},
+        "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
+        "advice": advise(needs, alternatives, **disk),
+        "command": pretrain_command(flags, out, download=needs.absent),
         "notes": list(needs.notes),
     }
 
 
-def _estimate(
-    flags: Flags, steps: int, available: int | None, display: Display, words: str = ""
-) -> tuple[Estimate, TrialData]:
-    settings, what = flags.settings(), f" with {words}" if words else ""
-    with opened_scene(settings, display) as scene:
-        keep = flags.kept(settings)
-        return estimate(settings, scene, keep=keep, steps=steps, available=available, display=display, what=what), scene
+def _other_flags(flags: Flags, settings: Settings) -> dict[str, Flags]:
+    """Flags of a smaller run, by the words that ask for it."""
+    found = {}
+    if "fast" in recipe_names() and flags.recipe != "fast":
+        found["--recipe fast"] = replace(flags, recipe="fast", data=settings.data.source)
+    if settings.backbone.is_resnet and settings.backbone.width > NARROW:
+        setting = f"backbone.width={NARROW}"
+        found[f"--set {setting}"] = replace(flags, overrides=[*flags.overrides, setting])
+    return found
 
 
-def pretrain_command(flags: Flags, source: str, out: str | Path | None, *, download: bool) -> str:
+def advise(
+    needs: Estimate, alternatives: Callable[[], dict[str, Estimate]], *, free_for_run: int, free_for_pack: int
+) -> list[str]:
+    """Lines that say what does not fit or takes long, and what helps.
+
+    `alternatives`: other flags that were tried, and what a run with them needs; asked only if something is too much.
+    """
+    memory, there, time = needs.memory, needs.available, needs.time
+    short = memory is not None and there is not None and memory.needed > ROOM * there
+    tried = alternatives() if short or time.total > LONG else {}
+    lines = _hold_less(needs, memory, there, tried) if short and memory and there is not None else []
+    if time.total > LONG:
+        lines += _be_done_sooner(needs, tried)
+    if time.evaluation > MUCH * time.total and time.evaluation > WORTH_A_LINE:
+        every = needs.settings.evaluate.every * max(2, math.ceil(time.evaluation / (LITTLE * time.total)))
+        saved = time.evaluation * (1 - needs.settings.evaluate.every / every)
+        lines.append(
+            f"evaluation takes {time.evaluation / time.total:.0%} of the run: --set evaluate.every={every} saves some "
+            f"{duration(saved)}"
+        )
+    share = max((row["share_of_reading"] for row in time.resolutions), default=0.0)
+    if needs.settings.data.mode == "stream" and share > MUCH:
+        lines.append(f"decoding takes {share:.0%} of a step: --set data.mode=store packs the pictures once")
+    if needs.disk.run > free_for_run:
+        lines.append(
+            f"disk: the run needs {gigabytes(needs.disk.run)}, {gigabytes(free_for_run)} are free: "
+            f"give an --out on another disk"
+        )
+    if needs.disk.pack > free_for_pack:
+        lines.append(
+            f"disk: the packed pictures need {gigabytes(needs.disk.pack)}, {gigabytes(free_for_pack)} are free: "
+            f"MSVQ_HOME=DIR puts them elsewhere, --set data.mode=stream packs nothing"
+        )
+    return lines or ["It fits."]
+
+
+def _hold_less(needs: Estimate, memory: Memory, there: int, tried: dict[str, Estimate]) -> list[str]:
+    start = f"memory: {gigabytes(memory.needed)} needed, {gigabytes(there)} there"
+    batch, now = needs.settings.train.batch_size, needs.settings.train.accumulate
+    lines = []
+    parts = next((num for num in needs.divisions if memory.with_batch(1 / num) <= ROOM * there), None)
+    if parts is not None:
+        held = gigabytes(memory.with_batch(1 / parts))
+        lines = [
+            f"{start}: --set train.accumulate={parts * now} holds 1/{parts} of a step at once, some {held}",
+            f"{start}: --set train.batch_size={batch // parts} needs some {held}, and learns differently",
+        ]
+    lines += [
+        f"{start}: {flags} needs {gigabytes(other.memory.needed)} (measured)"
+        for flags, other in tried.items()
+        if other.memory and other.memory.needed <= ROOM * there
+    ]
+    way_out = "no part of a batch fits; lower data.limit, data.size or backbone.width, or use another machine"
+    return lines or [f"{start}: {way_out}"]
+
+
+def _be_done_sooner(needs: Estimate, tried: dict[str, Estimate]) -> list[str]:
+    time = needs.time
+    start = f"{time.epochs} epochs take {duration(time.total)}"
+    lines = [
+        f"{start}: {flags} takes {duration(other.time.total)}, "
+        f"{time.total / other.time.total:.1f} times as fast (measured)"
+        for flags, other in tried.items()
+        if other.time.total < 0.8 * time.total
+    ]
+    packing = time.packing or 0.0  # all else is in proportion to the epochs
+    fewer = {num: packing + (time.total - packing) * num / time.epochs for num in EPOCHS if num < time.epochs}
+    if fewer:
+        num = next((num for num, seconds in fewer.items() if seconds <= LONG), min(fewer))
+        lines.append(f"{start}: --epochs {num} takes {duration(fewer[num])}")
+    return lines or [f"{start}, and there is no shorter way on this machine"]
+
+
+def pretrain_command(flags: Flags, out: str | Path | None, *, download: bool) -> str:
     """The command that starts the run."""
     told = {name: getattr(flags, name) for name in TOLD if getattr(flags, name) is not None}
     words = [word for name, value in told.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [word for text in flags.overrides for word in ("--set", text)]
+    source = flags.settings().data.source
     name = Path(source).stem if is_path(source) else source
     place = str(out or f"runs/{name or 'mine'}")
     return shlex.join(["msvq", "pretrain", *words, *["--download"] * download, "--out", place])
-
-
-def _facts(needs: Estimate, scene: TrialData) -> dict[str, Any]:
-    settings, data = needs.settings, scene.data
-    return {
-        "data": settings.data.source,
-        "pictures": {
-            "train": len(data.train),
-            "labelled": len(data.labelled),
-            "test": len(data.test),
-            "classes": data.num_classes,
-        },
-        "method": settings.method_name,
-        "backbone": settings.backbone.title,
-        "batch_size": settings.train.batch_size,
-        "device": str(needs.device),
-        "precision": settings.train.precision,
-    }
-
-
-def _needs(needs: Estimate, room: dict[str, int | None]) -> dict[str, Any]:
-    memory = needs.memory
-    return {
-        "seconds": {**asdict(needs.time), "total": needs.time.total},
-        "memory": {
-            **({} if memory is None else {**asdict(memory), "needed": memory.needed}),
-            "available": room["memory"],
-        },
-        "disk": {
-            **asdict(needs.disk),
-            "run": needs.disk.run,
-            "free_for_run": room["run"],
-            "free_for_pack": room["pack"],
-        },
-    }
 
 
 def show(report: dict[str, Any], console: Console) -> None:
@@ -154,3 +196,17 @@ def show(report: dict[str, Any], console: Console) -> None:
     for line in report["advice"]:
         say(line)
     say(f"Start it with: {report['command']}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that a person would use."""
+    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= 2 * length or (unit == "s" and seconds >= 1):
+            number = seconds / length
+            return f"{number:.1f} {unit}" if number < 20 else f"{number:.0f} {unit}"
+    return f"{1000 * seconds:.0f} ms"
+
+
+def gigabytes(num: int) -> str:
+    """Bytes in GB, or in MB if they are few."""
+    return f"{num / 1e9:.1f} GB" if num >= 1e8 else f"{num / 1e6:.1f} MB"

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from itertools import count
@@ -139,10 +139,7 @@ def time_steps(
             clock.begin(READ)
             images, labels, indices = (part[:pictures] for part in next(batches))
             clock.turn(AUGMENT)
-            if parts:
-                with watched(trainer, clock):
-                    trainer.train_step(images, labels, indices, trainer.learning_rate())
-            else:
+            with watched(trainer, clock) if parts else nullcontext():
                 trainer.train_step(images, labels, indices, trainer.learning_rate())
             clock.end()
             steps.append(clock.spent if parts else {"step": sum(clock.spent.values())})
@@ -162,16 +159,17 @@ def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 @contextmanager
 def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
     """Tell the clock when each part of the trainer's step begins and ends; nothing of it stays behind."""
-    method, augment = trainer.method, trainer.augment
-    teachers = [module for module in method.modules() if isinstance(module, Teacher)]
-    undo: list[Callable[[], object]] = []
+    undo = ExitStack()
 
-    def network(module: nn.Module, part: str) -> None:
-        def before(network: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def watch(module: nn.Module, begin: Callable[..., None], end: Callable[..., None]) -> None:
+        undo.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
+        undo.callback(module.register_forward_hook(end).remove)
+
+    def watch_network(module: nn.Module, part: str) -> None:
+        def begin(network: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
             clock.call(part, Call(network, inputs, options, torch.is_grad_enabled()))
 
-        undo.append(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-        undo.append(module.register_forward_hook(lambda *_: clock.end()).remove)
+        watch(module, begin, lambda *_: clock.end())
 
     def method_begins(*_: Any) -> None:
         clock.begin(LOSS)
@@ -183,31 +181,27 @@ def watched(trainer: Trainer, clock: Clock) -> Iterator[None]:
 
     def timed(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(work)  # with the attributes of the original, which the trainer may read
-        def watched_work(*arguments: Any, **options: Any) -> Any:
+        def timed_work(*arguments: Any, **options: Any) -> Any:
             clock.begin(part)
             result = work(*arguments, **options)
             clock.end()
             return result
 
-        return watched_work
+        return timed_work
 
-    try:
-        for student in students(method):
-            network(student, LEARN)
-        for teacher in teachers:
-            network(teacher, TEACH)
-            vars(teacher)["ema_update"] = timed(FOLLOW, teacher.ema_update)  # on the instance, above the class's
-        undo.append(method.register_forward_pre_hook(method_begins).remove)
-        undo.append(method.register_forward_hook(method_ends).remove)
-        undo.append(trainer.optimiser.register_step_pre_hook(lambda *_: clock.turn(UPDATE)).remove)
-        trainer.augment = cast(Augment, timed(AUGMENT, augment))
+    with undo:
+        for student in students(trainer.method):
+            watch_network(student, LEARN)
+        for teacher in trainer.method.modules():
+            if isinstance(teacher, Teacher):
+                watch_network(teacher, TEACH)
+                vars(teacher)["ema_update"] = timed(FOLLOW, teacher.ema_update)  # on the instance, above the class's
+                undo.callback(vars(teacher).pop, "ema_update")
+        watch(trainer.method, method_begins, method_ends)
+        undo.callback(trainer.optimiser.register_step_pre_hook(lambda *_: clock.turn(UPDATE)).remove)
+        undo.callback(setattr, trainer, "augment", trainer.augment)
+        trainer.augment = cast(Augment, timed(AUGMENT, trainer.augment))
         yield
-    finally:
-        trainer.augment = augment
-        for restore in undo:
-            restore()
-        for teacher in teachers:
-            vars(teacher).pop("ema_update", None)
 
 
 def students(method: Method) -> list[nn.Module]:

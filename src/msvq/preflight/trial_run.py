@@ -3,9 +3,10 @@
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,66 +31,75 @@ OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 @dataclass(frozen=True)
 class TrialData:
-    """The data of a rehearsal: as many pictures as the run would have, some or all of them made up."""
+    """As many pictures as the run would have, some or all of them made up."""
 
-    data: ImageDataset
-    notes: tuple[str, ...] = ()
+    dataset: ImageDataset
+    note: str | None = None
     pack: int = 0  # bytes of the packed pictures on disk
-    unheld: int = 0  # bytes that the run holds in memory and the rehearsal does not
+    unheld: int = 0  # bytes that the run holds in memory and the trial does not
     source: ImageSource | None = None  # None: they are not there
     absent: bool = False  # the data set is not on this machine
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Trial:
     """Everything that a run begins with."""
 
     settings: Settings  # complete
+    data: TrialData
     trainer: Trainer
-    notes: tuple[str, ...]
+    notes: list[str]
+
+    def describe(self) -> dict[str, Any]:
+        """What is tried, and where."""
+        return {
+            "data": self.settings.data.source,
+            "method": self.settings.method_name,
+            "backbone": self.settings.backbone.title,
+            "batch_size": self.settings.train.batch_size,
+            "device": str(self.trainer.device),
+            "precision": self.settings.train.precision,
+        }
 
 
 @contextmanager
-def opened_scene(settings: Settings, display: Display) -> Iterator[TrialData]:
-    """The pictures that the settings name, or as many of their size; worker processes end with the context."""
-    before = {name: os.environ.get(name) for name in OFFLINE}
-    if settings.data.source.startswith(PREFIX):  # what its library has fetched before is found, and nothing is fetched
-        os.environ |= dict.fromkeys(OFFLINE, "1")
-    try:
-        scene = find_scene(settings, display)
-        try:
-            yield scene
-        finally:
-            scene.data.close()
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def run_trial(settings: Settings, scene: TrialData, *, keep: Sequence[str] | None = None) -> Iterator[Rehearsal]:
-    """The trainer, in a folder that is gone afterwards.
+def open_trial(settings: Settings, display: Display, *, keep: Sequence[str] | None = None) -> Iterator[Trial]:
+    """The trainer, in a folder that is gone afterwards, as are the worker processes that read pictures.
 
     `keep`: settings that were named, where the others follow the number of one's own pictures; None: none do.
     """
-    settings, method, loader, notes = prepare(settings, scene.data, resolve_device(settings.train.device), keep)
-    with tempfile.TemporaryDirectory(prefix="msvq-") as folder:
-        trainer = Trainer(
-            method,
-            loader,
-            make_augment(settings, scene.data),
-            settings.train,
-            directory=Path(folder),
-            precision=settings.train.precision,
-        )
-        yield Rehearsal(settings, trainer, (*scene.notes, *notes))
+    with _without_downloads(settings.data.source):
+        data = _find_data(settings, display)
+        with closing(data.dataset), tempfile.TemporaryDirectory(prefix="msvq-") as folder:
+            device = resolve_device(settings.train.device)
+            settings, method, loader, notes = prepare(settings, data.dataset, device, keep)
+            trainer = Trainer(
+                method,
+                loader,
+                make_augment(settings, data.dataset),
+                settings.train,
+                directory=Path(folder),
+                precision=settings.train.precision,
+            )
+            yield Trial(settings, data, trainer, [*([data.note] if data.note else []), *notes])
 
 
-def find_scene(settings: Settings, display: Display) -> TrialData:
-    """As `opened_scene`, but the caller closes the data set."""
+@contextmanager
+def _without_downloads(source: str) -> Iterator[None]:
+    """What the Hub's library has fetched before is found, and nothing is fetched."""
+    before = {name: os.environ[name] for name in OFFLINE if name in os.environ}
+    if source.startswith(PREFIX):
+        os.environ |= dict.fromkeys(OFFLINE, "1")
+    try:
+        yield
+    finally:
+        for name in OFFLINE:
+            os.environ.pop(name, None)
+        os.environ |= before
+
+
+def _find_data(settings: Settings, display: Display) -> TrialData:
+    """The pictures that the settings name, or as many of their size."""
     if settings.data.source in BENCHMARKS:
         root = None if settings.data.root is None else expanduser(settings.data.root)
         if root is not None and not root.is_dir():
@@ -97,27 +107,26 @@ def find_scene(settings: Settings, display: Display) -> TrialData:
             raise BadInput(f"--data-root {where!r} is not a folder; leave it out to go on without the pictures")
         place = find_benchmark(settings.data.source, root)
         if place is None or place.form == "archive":
-            return _benchmark(settings, absent=place is None)
+            return _make_up_benchmark(settings, absent=place is None)
     source = find_images(settings.data, display=display)
     plan = plan_data(settings.data, source)
-    packs = not source.in_memory and settings.data.mode == "store"
-    data = source.open_trial(plan, made_up(MADE_UP, plan.side))
+    dataset = source.open_trial(plan, _make_up(plan.side))
+    if source.in_memory or settings.data.mode != "store":
+        return TrialData(dataset, source=source)
     note = "made-up pictures stand in for the files: none was decoded or packed"
-    return TrialData(
-        data, (note,) if packs else (), pack=source.bytes_to_pack(plan.side) if packs else 0, source=source
-    )
+    return TrialData(dataset, note, pack=source.bytes_to_pack(plan.side), source=source)
 
 
-def made_up(num: int, side: int) -> NDArray[np.uint8]:
-    """Noise uint8 [num, side, side, 3]: a step takes as long with it as with pictures."""
-    return np.random.default_rng(0).integers(0, 256, (num, side, side, 3), np.uint8)
+def _make_up(side: int) -> NDArray[np.uint8]:
+    """Noise uint8 [MADE_UP, side, side, 3]: a step takes as long with it as with pictures."""
+    return np.random.default_rng(0).integers(0, 256, (MADE_UP, side, side, 3), np.uint8)
 
 
-def _benchmark(settings: Settings, *, absent: bool) -> TrialData:
+def _make_up_benchmark(settings: Settings, *, absent: bool) -> TrialData:
     """A benchmark that is not there, or still in its archive, in its numbers and size."""
     spec = BENCHMARKS[settings.data.source]
     side = spec.test_size  # of its own pictures
-    images = made_up(MADE_UP, side)
+    images = _make_up(side)
 
     def split(num: int) -> ImageSplit:
         return ImageSplit(images, np.arange(num) % spec.num_classes, rows=np.arange(num) % MADE_UP)
@@ -125,9 +134,10 @@ def _benchmark(settings: Settings, *, absent: bool) -> TrialData:
     train = split(min(spec.num_train, settings.data.limit or spec.num_train))
     labelled = split(STL10_LABELLED) if settings.data.source == "stl10" else train
     class_names = tuple(map(str, range(spec.num_classes)))
-    data = plan_data(settings.data, None).dataset(train, labelled, split(spec.num_test), class_names=class_names)
+    dataset = plan_data(settings.data, None).dataset(train, labelled, split(spec.num_test), class_names=class_names)
     why, left = ("is not here", "downloaded") if absent else ("is an archive that was not opened yet", "extracted")
     note = f"{spec.title} {why}: as many made-up pictures of its size stand in; nothing was {left}"
-    files = settings.data.source == "tinyimagenet"  # the others are arrays, which are read into memory
-    whole = pack_bytes(len(train) + spec.num_test, side)
-    return TrialData(data, (note,), pack=whole if files else 0, unheld=0 if files else whole, absent=absent)
+    num_bytes = pack_bytes(len(train) + spec.num_test, side)
+    if settings.data.source == "tinyimagenet":  # files; the others are arrays, which are read into memory
+        return TrialData(dataset, note, pack=num_bytes, absent=absent)
+    return TrialData(dataset, note, unheld=num_bytes, absent=absent)

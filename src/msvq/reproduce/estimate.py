@@ -9,14 +9,11 @@ from typing import NamedTuple
 
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
-from msvq.core.runtime import resolve_device
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
 from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED
 from msvq.methods import METHODS
 from msvq.methods.msvq import MSVQ
 from msvq.preflight.estimate import estimate
-from msvq.preflight.machine import available_memory
-from msvq.preflight.trial_run import opened_scene
 from msvq.reproduce.experiments import Cell, Task, is_finished
 from msvq.runs.metrics import read_metrics
 
@@ -119,16 +116,8 @@ def measure_speed(cell: Cell, data_root: Path | None, display: Display) -> Speed
     """Time a few steps and one evaluation with a cell's recipe."""
     timed = Cell(cell.scale, cell.dataset, TIMED_METHOD, (), 0)
     settings = resolve(base=timed.settings().model_dump(mode="json"), data_root=data_root)
-    device = resolve_device(settings.train.device)
-    with opened_scene(settings, display) as scene:
-        needs = estimate(
-            settings,
-            scene,
-            steps=TIMED_STEPS,
-            available=available_memory(device),
-            display=display,
-            what=f" of {TIMED_METHOD} on {cell.dataset}",
-        )
+    what = f" of {TIMED_METHOD} on {cell.dataset}"
+    needs = estimate(settings, steps=TIMED_STEPS, display=display, what=what)
     for told in needs.notes:  # that stand-ins were timed, for one
         display.note(told)
     work, time = count_work(timed), needs.time

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msvq.preflight.advice import duration
+from msvq.preflight.plan import duration
 from msvq.reproduce.paper import SOURCES, TITLES
 from msvq.reproduce.tables import MEASURES, UNMEASURED
 

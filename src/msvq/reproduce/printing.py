@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.core.console import Display
-from msvq.preflight.advice import duration
+from msvq.preflight.plan import duration
 from msvq.reproduce import formats
 from msvq.reproduce.estimate import Planned
 from msvq.reproduce.experiments import SCALES, STUDIES

@@ -23,7 +23,7 @@ from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, sa
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
-from msvq.evaluate.protocols import PRECISION, measure
+from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
 from msvq.runs.encoder import load_method, read_initial_weights
 from msvq.runs.evaluate import open_for
@@ -106,7 +106,7 @@ def evaluate_finished_run(
         changes = {key: value for key, value in vote if value != getattr(KnnSettings(), key)}
         changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
         with _noted("kNN", display):
-            found = measure("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
+            found = run_protocol("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
     audit, gallery = audit_soft_labels(
         method, data, loader, make_augment(settings, data), precision=precision, display=display

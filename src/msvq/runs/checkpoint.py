@@ -111,10 +111,10 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         raise
     except Exception:  # whatever a file that is none makes PyTorch raise: KeyError, struct.error, ...
         return None
-    return state if isinstance(state, dict) and misbuilt({"format": FORMAT, "step": 0}, state) is None else None
+    return state if isinstance(state, dict) and state_mismatch({"format": FORMAT, "step": 0}, state) is None else None
 
 
-def misbuilt(own: Any, found: Any, path: str = "") -> str | None:
+def state_mismatch(own: Any, found: Any, path: str = "") -> str | None:
     """Where what was `found` is not built like `own`, a new run's: the first key that is missing or of another type.
 
     What is empty in a new run may have grown; a negative count or a number that is not finite belongs nowhere.
@@ -136,7 +136,7 @@ def misbuilt(own: Any, found: Any, path: str = "") -> str | None:
         return None if is_number and lowest <= found <= LARGEST else path
     else:
         return None if own is None or type(own) is type(found) else path
-    wrong = (misbuilt(value, inner, f"{path}.{key}" if path else str(key)) for key, value, inner in pairs)
+    wrong = (state_mismatch(value, inner, f"{path}.{key}" if path else str(key)) for key, value, inner in pairs)
     return next((where for where in wrong if where is not None), None)
 
 
@@ -170,9 +170,9 @@ def remove_leftovers(directory: Path) -> None:
 
 
 @contextmanager
-def whole_state(directory: Path, own: dict[str, Any], found: dict[str, Any]) -> Iterator[None]:
+def checked_load(directory: Path, own: dict[str, Any], found: dict[str, Any]) -> Iterator[None]:
     """For loading what was `found` in a checkpoint where a new run has its `own`: whatever is wrong with it is told."""
-    where = misbuilt(own, found)
+    where = state_mismatch(own, found)
     try:
         if where is not None:
             raise ValueError(where)

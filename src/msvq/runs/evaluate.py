@@ -13,7 +13,7 @@ from msvq.core.schema import parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate.features import EvalContext
-from msvq.evaluate.protocols import PRECISION, PROTOCOLS, measure, protocol_settings
+from msvq.evaluate.protocols import PRECISION, PROTOCOLS, protocol_settings, run_protocol
 from msvq.evaluate.results import EvalResult
 from msvq.runs.encoder import Preprocessing, load_encoder
 from msvq.runs.run_dir import RunDir
@@ -60,7 +60,7 @@ def evaluate(
         if not dataset.has_labels:
             raise BadInput(f"{dataset.name} has no labels, and {protocol} needs them; 'msvq analyze' does without")
         subject = EvalContext(encoder.network.to(target), run.config.backbone, dataset, target, chosen, display)
-        result = measure(
+        result = run_protocol(
             protocol,
             subject,
             settings,

@@ -1,7 +1,5 @@
 """A run directory: may a run go there, what of it is replaced, and what its files say."""
 
-import csv
-import io
 import json
 import os
 import platform
@@ -20,7 +18,7 @@ from rich.console import Console
 
 from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
-from msvq.core.console import Display, printable
+from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import (
     LOCK,
@@ -30,6 +28,7 @@ from msvq.core.files import (
     holds_already,
     is_run,
     lock,
+    to_csv,
     write_text,
     written_files,
 )
@@ -94,7 +93,7 @@ def start_directory(
     write_text(out / "config.yaml", settings.to_yaml())
     write_text(out / "environment.json", json.dumps(environment, indent=2) + "\n")
     if skipped:
-        write_text(out / "skipped.csv", _csv([("file", "reason"), *skipped]))
+        write_text(out / "skipped.csv", to_csv([("file", "reason"), *skipped]))
 
 
 def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:
@@ -102,14 +101,8 @@ def add_skipped(out: Path, name: str, reason: str, console: Console) -> None:
     path = out / "skipped.csv"
     rows = [(name, reason)] if path.is_file() else [("file", "reason"), (name, reason)]
     with path.open("a", encoding="utf-8", newline="") as file:
-        file.write(_csv(rows))
+        file.write(to_csv(rows))
     Display(console).note(f"note: {name} {reason}; another picture takes its place")
-
-
-def _csv(rows: Sequence[tuple[str, str]]) -> str:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([printable(name), printable(reason)] for name, reason in rows)
-    return text.getvalue()
 
 
 def environment(settings: Settings, data: ImageDataset, device: torch.device, made_by: str) -> dict[str, Any]:

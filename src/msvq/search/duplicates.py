@@ -1,8 +1,5 @@
 """`msvq duplicates`: pictures that are the same to the encoder, found by comparing every pair, some at a time."""
 
-import csv
-import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,15 +7,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from msvq.core.console import Advance, Display, printable
+from msvq.core.console import Advance, Display
 from msvq.core.errors import BadInput
-from msvq.core.files import check_not_the_input, check_output_file, write_text
+from msvq.core.files import to_csv, write_text
 from msvq.data.sources.base import ImageSource, Positions
-from msvq.runs.encoder import load_encoder
-from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.embedding import open_source
-from msvq.search.index import open_index
-from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
+from msvq.search.feature_shards import Skipped
+from msvq.search.index import Index, Match, open_index
+from msvq.search.inputs import Inputs
+from msvq.search.page import ENDINGS, Group, make_thumbnails, match_cells, write_page
 
 THRESHOLD = 0.98
 ROUNDING = 1e-6  # the cosine of equal features is 1 but for this
@@ -28,24 +24,16 @@ CROWD = 0.1  # a group with more of all pictures than this says more about the e
 
 
 @dataclass(frozen=True)
-class Member:
-    """A picture of a group."""
-
-    name: str
-    class_name: str
-    position: int  # in the source
-    similarity: float  # to the most similar other one
-    nearest: str  # which that is
-
-
-@dataclass(frozen=True)
 class Duplicates:
-    """Groups of pictures, the most similar first: each is joined to the others by pairs above the threshold."""
+    """Groups of pictures, the most similar first: each is joined to the others by pairs above the threshold.
 
-    groups: tuple[tuple[Member, ...], ...]
+    A picture is compared with the most similar other one.
+    """
+
+    groups: tuple[tuple[Match, ...], ...]
     num_pictures: int
     threshold: float
-    skipped: tuple[tuple[str, str], ...]
+    skipped: Skipped
 
     @property
     def num_members(self) -> int:
@@ -123,90 +111,68 @@ def _leaders(first: Positions, rows: Positions) -> Positions:
 
 
 def find_duplicates(
-    run: str | Path | RunDir,
+    inputs: Inputs,
     *,
-    data: str | None = None,
-    data_root: str | Path | None = None,
-    split: str = "all",
-    download: bool = False,
     threshold: float = THRESHOLD,
     out: Path | None = None,
     html: Path | None = None,
-    checkpoint: str = "last",
-    device: str | None = None,
-    precision: str | None = None,
     display: Display | None = None,
 ) -> Duplicates:
     """Groups of pictures whose features have a cosine of at least `threshold`.
 
-    The arguments are those of `msvq duplicates`; `out` is a .csv of all groups, `html` a page of the first.
+    `out` is a .csv of all groups, `html` a page of the first.
     """
     display = display or Display()
     if not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as {THRESHOLD}, not {threshold}")
-    if out is not None:
-        check_output_file("--out", out, [".csv"])
-    if html is not None:
-        check_output_file("--html", html, [".html", ".htm"])
-    run = run if isinstance(run, RunDir) else open_run(run)
-    for option, path in (("--out", out), ("--html", html)):
-        if path is not None:
-            check_not_the_input(option, path, data or run.config.data.source)
-    encoder = load_encoder(run, checkpoint).to(device, precision)
-    source = open_source(run, data, data_root, split=split, download=download, display=display)
-    index = open_index(source, encoder, display=display)
+    inputs.check_output("--out", out, [".csv"])
+    inputs.check_output("--html", html, ENDINGS)
+    encoder, source = inputs.open(display)
+    index = open_index(source, encoder, display)
     with display.task("comparing pictures", len(index)) as advance:
         links = link(index.features, threshold, encoder.device, advance)
-    skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(index.skipped.items())))
-    found = Duplicates(_groups(source, index.kept, links), len(index), threshold, skipped)
+    found = Duplicates(_groups(index, links), len(index), threshold, index.left_out)
     if out is not None:
-        write_text(out, as_csv(found))
+        write_text(out, _as_csv(found))
     if html is not None:
         _write_html(html, source, found)
     return found
 
 
-def _groups(source: ImageSource, kept: Positions, links: Links) -> tuple[tuple[Member, ...], ...]:
+def _groups(index: Index, links: Links) -> tuple[tuple[Match, ...], ...]:
     joined = np.flatnonzero(links.nearest >= 0)
     order = joined[np.argsort(links.first[joined], kind="stable")]
     together = np.split(order, np.flatnonzero(np.diff(links.first[order])) + 1) if len(order) else []
-
-    def member(row: int) -> Member:
-        position, nearest = int(kept[row]), int(kept[links.nearest[row]])
-        similarity = min(float(links.best[row]), 1.0)
-        return Member(
-            source.names[position], named_class(source, position), position, similarity, source.names[nearest]
-        )
 
     def rank(row: int) -> tuple[float, int, int]:
         """The most similar first, and two that are each other's nearest side by side."""
         # By four digits: the cosines of equal pictures differ in the last ones.
         return -round(float(links.best[row]), 4), min(row, int(links.nearest[row])), row
 
+    def match(row: int) -> Match:
+        return index.match(row, min(float(links.best[row]), 1.0), index.name(links.nearest[row]))
+
     ranked = sorted((sorted(rows.tolist(), key=rank) for rows in together), key=lambda rows: rank(rows[0]))
-    return tuple(tuple(map(member, rows)) for rows in ranked)
+    return tuple(tuple(map(match, rows)) for rows in ranked)
 
 
-def as_csv(found: Duplicates) -> str:
+def _as_csv(found: Duplicates) -> str:
     """A row per picture: the number of its group, its name and class, and the similarity to its nearest."""
-    text = io.StringIO(newline="")
-    write = csv.writer(text, lineterminator="\n").writerow
-    write(["group", "file", "class", "similarity", "nearest"])
-    for number, group in enumerate(found.groups, start=1):
-        for member in group:
-            shown = printable(member.name), printable(member.class_name)
-            write([number, *shown, f"{member.similarity:.6f}", printable(member.nearest)])
-    return text.getvalue()
+    rows = [
+        (number, match.name, match.class_name, f"{match.similarity:.6f}", match.other)
+        for number, group in enumerate(found.groups, start=1)
+        for match in group
+    ]
+    return to_csv([("group", "file", "class", "similarity", "nearest"), *rows])
 
 
 def _write_html(path: Path, source: ImageSource, found: Duplicates) -> None:
-    chosen: Sequence[Sequence[Member]] = [group[:PAGE_PICTURES] for group in found.groups[:PAGE_GROUPS]]
-    thumbnails = make_thumbnails(source, (member.position for group in chosen for member in group))
+    chosen = [group[:PAGE_PICTURES] for group in found.groups[:PAGE_GROUPS]]
+    thumbnails = make_thumbnails(source, (match.position for group in chosen for match in group))
     groups = []
     for number, (group, shown) in enumerate(zip(found.groups, chosen, strict=False), start=1):
         more = f"The first {len(shown):,} of them." if len(shown) < len(group) else ""
-        cells = [Cell(thumbnails[m.position], m.name, f"{m.similarity:.3f}", m.class_name) for m in shown]
-        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, cells))
+        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, match_cells(shown, thumbnails)))
     first = f" The first {PAGE_GROUPS} groups are shown." if len(found.groups) > PAGE_GROUPS else ""
     sentence = (
         f"{found.num_members:,} of {found.num_pictures:,} pictures in {source.title} are in {len(found.groups):,} "

@@ -1,4 +1,4 @@
-"""Features with names and labels as a file that other tools read: .npz, .parquet or .csv, written part by part."""
+"""Features with names and labels as a file that other tools read: .npz, .parquet or .csv, written shard by shard."""
 
 import csv
 import io
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import check_output_file
 from msvq.data.sources.base import ImageSource, Positions
 
-Features = Callable[[], Iterator[NDArray[np.float32]]]
 BLOCK = 4096  # names that are strings at one time
 
 
@@ -28,7 +26,7 @@ class Table:
 
     source: ImageSource
     kept: Positions
-    features: Features  # in blocks float32 [n, d], each time anew
+    features: Callable[[], Iterator[NDArray[np.float32]]]  # in blocks [n, d], each time anew
     feature_dim: int
     about: dict[str, Any]
 
@@ -76,20 +74,19 @@ def write_npz(file: BinaryIO, table: Table, advance: Advance) -> None:
                 yield block
                 advance(len(block))
 
+        def names() -> Iterator[list[str]]:
+            for start in range(0, num, BLOCK):
+                yield table.names(start, start + BLOCK)
+
         add("features", np.dtype("<f4"), (num, table.feature_dim), features())
-        longest = max((len(name) for names in _name_blocks(table) for name in names), default=1)
+        longest = max((len(name) for block in names() for name in block), default=1)
         kind = np.dtype(f"<U{max(longest, 1)}")
-        add("names", kind, (num,), (np.array(names, kind) for names in _name_blocks(table)))
+        add("names", kind, (num,), (np.array(block, kind) for block in names()))
         add("labels", np.dtype("<i8"), (num,), iter([table.labels]))
         words = np.array(table.class_names, dtype=str)
         add("class_names", words.dtype, words.shape, iter([words]))
         about = np.array(json.dumps(table.about))
         add("about", about.dtype, (), iter([about]))
-
-
-def _name_blocks(table: Table) -> Iterator[list[str]]:
-    for start in range(0, len(table.kept), BLOCK):
-        yield table.names(start, start + BLOCK)
 
 
 def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
@@ -109,7 +106,7 @@ def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
 
 
 def write_parquet(file: BinaryIO, table: Table, advance: Advance) -> None:
-    """Columns file, label, class (null where unknown) and features, a list of fixed length; a row group per part."""
+    """Columns file, label, class (null where unknown) and features, a list of fixed length; a row group per shard."""
     pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     schema = pa.schema(
         [
@@ -136,13 +133,10 @@ Writer = Callable[[BinaryIO, Table, Advance], None]
 WRITERS: dict[str, Writer] = {".npz": write_npz, ".parquet": write_parquet, ".csv": write_csv}
 
 
-def writer_for(out: Path) -> Writer:
-    """What writes such a file; raises if nothing does, or it cannot go there."""
-    check_output_file("--out", out, list(WRITERS))
-    ending = out.suffix.lower()
-    if ending == ".parquet":
+def check_library(out: Path) -> None:
+    """Raise if what writes such a file is not installed."""
+    if out.suffix.lower() == ".parquet":
         try:
             import_module("pyarrow")
         except ImportError:
             raise BadInput("a .parquet file needs pyarrow; pip install 'msvq[parquet]' gives it") from None
-    return WRITERS[ending]

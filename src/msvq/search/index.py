@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,20 +24,33 @@ from msvq.data.decode import GONE, PASSING
 from msvq.data.pack import any_readable_again
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.data.store import Names
+from msvq.report.pictures import class_name
 from msvq.runs.encoder import LoadedEncoder
-from msvq.search.feature_shards import Parts, check_readable
+from msvq.search.feature_shards import BATCH_SIZE, FeatureShards, Skipped, check_readable, name_skipped
 
 RULES = 2  # raised when the same pictures and encoder give another index
 FEATURES = "features.f32"
 FILES = {FEATURES: "<f4", "kept.i64": "<i8", "stamps.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}
-PARTS = ".parts"
+SHARDS = ".parts"
 ROWS = 8192  # copied at a time
+
+
+@dataclass(frozen=True)
+class Match:
+    """A picture of a source, and how similar it is to another."""
+
+    position: int  # in the source
+    name: str
+    class_name: str  # empty where unknown
+    similarity: float  # the cosine, 1 for the same features
+    other: str  # the name of what it was compared with
 
 
 @dataclass(frozen=True)
 class Index:
     """Unit features of the readable pictures of a source."""
 
+    source: ImageSource
     features: NDArray[np.float32]  # [M, d], mapped
     kept: Positions  # [M]: their positions in the source
     skipped: dict[int, str]  # the other positions, and why
@@ -45,8 +58,23 @@ class Index:
     def __len__(self) -> int:
         return len(self.kept)
 
+    def name(self, row: int) -> str:
+        """What the picture of a row is called."""
+        return self.source.names[int(self.kept[row])]
 
-def open_index(source: ImageSource, encoder: LoadedEncoder, *, batch_size: int = 256, display: Display) -> Index:
+    def match(self, row: int, similarity: float, other: str) -> Match:
+        """The picture of a row, compared with another."""
+        position = int(self.kept[row])
+        label = class_name(self.source.class_names, int(self.source.labels[position]))
+        return Match(position, self.name(row), label, similarity, other)
+
+    @property
+    def left_out(self) -> Skipped:
+        """Names of what has no row, and why."""
+        return name_skipped(self.source, self.skipped)
+
+
+def open_index(source: ImageSource, encoder: LoadedEncoder, display: Display) -> Index:
     """The index of these pictures by this encoder: from the cache, or made now."""
     key = hashlib.sha256(f"{RULES} {encoder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
     place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
@@ -57,46 +85,41 @@ def open_index(source: ImageSource, encoder: LoadedEncoder, *, batch_size: int =
         skipped = ((Path(source.root, source.names[i]), reason) for i, reason in manifest["skipped"])
         return manifest["encoder"] == encoder.key and not any_readable_again(skipped)
 
-    content = cache.open(
+    manifest, arrays = cache.open(
         accept,
-        lambda: _make(source, encoder, cache, batch_size),
+        lambda: _make(source, encoder, cache),
         busy="another command is indexing these pictures; waiting for it",
         on_damage=lambda why: f"the index of {source.origin} is damaged ({why}): making it again",
     )
-    index = _to_index(content, encoder)
-    check_readable(index.skipped, len(source))
-    return index
+    skipped = dict(manifest["skipped"])
+    check_readable(source, skipped)
+    return Index(source, arrays[FEATURES].reshape(-1, encoder.feature_dim), arrays["kept.i64"], skipped)
 
 
-def _to_index(content: Content, encoder: LoadedEncoder) -> Index:
-    manifest, arrays = content
-    features = arrays[FEATURES].reshape(-1, encoder.feature_dim)
-    return Index(features, arrays["kept.i64"], {int(place): reason for place, reason in manifest["skipped"]})
-
-
-def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache, batch_size: int) -> None:
-    """Write the index: features of pictures that are as they were are taken over, the others are computed in parts."""
+def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache) -> None:
+    """Write the index: features of pictures that are as they were are taken over, the others are computed in shards."""
     before = _read_before(cache, encoder)
-    reused, rows, known = _reusable(source, before)
+    old_rows, unreadable = _unchanged(source, before)
+    reused = np.array(list(old_rows), np.int64)
+    rest = np.setdiff1d(np.arange(len(source)), [*old_rows, *unreadable])
     if len(reused):
-        new = len(source) - len(reused) - len(known)
-        cache.display.note(f"{new:,} of {len(source):,} pictures are new or have changed")
-    rest = np.setdiff1d(np.arange(len(source)), np.concatenate([reused, np.array(list(known), np.int64)]))
-    parts = Parts(cache.folder.parent / PARTS, source, rest, encoder)
-    parts.complete(batch_size, cache.display)
-    skipped = {**known, **parts.skipped}
-    check_readable(skipped, len(source))
-    kept = np.sort(np.concatenate([reused, parts.kept]))
+        cache.display.note(f"{len(rest):,} of {len(source):,} pictures are new or have changed")
+    shards = FeatureShards(cache.folder.parent / SHARDS, source, rest, encoder)
+    shards.complete(BATCH_SIZE, cache.display)
+    skipped = {**unreadable, **shards.skipped}
+    check_readable(source, skipped)
+    computed = shards.kept
+    kept = np.sort(np.concatenate([reused, computed]))
 
     def fill(folder: Path) -> Content:
         _reserve(folder / FEATURES, len(kept) * encoder.feature_dim * 4)
         target = np.memmap(folder / FEATURES, "<f4", "r+", shape=(len(kept), encoder.feature_dim))
         if before is not None:
-            _copy(target, np.searchsorted(kept, reused), _to_index(before, encoder).features, rows)
-        places, start = np.searchsorted(kept, parts.kept), 0
-        for features in parts.features():
-            target[places[start : start + len(features)]] = unit_rows(features)
-            start += len(features)
+            old = before[1][FEATURES].reshape(-1, encoder.feature_dim)
+            rows = np.array(list(old_rows.values()), np.int64)
+            blocks = (old[rows[start : start + ROWS]] for start in range(0, len(rows), ROWS))
+            _fill_rows(target, np.searchsorted(kept, reused), blocks)
+        _fill_rows(target, np.searchsorted(kept, computed), map(unit_rows, shards.features()))
         target.flush()
         names = Names.of(source.names)
         stamps = np.full((len(source), 2), -1) if source.size_mtime is None else source.size_mtime
@@ -108,7 +131,46 @@ def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache, batch_
         return manifest, {"kept.i64": kept, "stamps.i64": stamps, "bounds.i64": names.bounds, "names.u8": names.blob}
 
     cache.write(fill)
-    parts.remove()
+    shards.remove()
+
+
+def _read_before(cache: ArrayCache, encoder: LoadedEncoder) -> Content | None:
+    """The newest whole index of the same origin by the same encoder."""
+    for folder in cache.newest_first():
+        with suppress(Damaged):
+            found = replace(cache, folder=folder).read(lambda manifest: bool(manifest["encoder"] == encoder.key))
+            if found is not None:
+                return found
+    return None
+
+
+def _unchanged(source: ImageSource, before: Content | None) -> tuple[dict[int, int], dict[int, str]]:
+    """Of pictures that are as they were: positions and rows in the index before, and which are known as unreadable."""
+    rows: dict[int, int] = {}
+    unreadable: dict[int, str] = {}
+    if before is None or source.size_mtime is None:
+        return rows, unreadable
+    manifest, arrays = before
+    place_of = {name: place for place, name in enumerate(Names(arrays["names.u8"], arrays["bounds.i64"]))}
+    row_of = {int(place): row for row, place in enumerate(arrays["kept.i64"])}
+    stamps, skipped = arrays["stamps.i64"].reshape(-1, 2), dict(manifest["skipped"])
+    for position, name in enumerate(source.names):
+        place, stamp = place_of.get(name), source.size_mtime[position]
+        if place is None or stamp[0] < 0 or (stamp != stamps[place]).any():
+            continue
+        if place in row_of:
+            rows[position] = row_of[place]
+        elif not (reason := skipped[place]).startswith((*PASSING, GONE)):
+            unreadable[position] = reason
+    return rows, unreadable
+
+
+def _fill_rows(target: NDArray[np.float32], places: Positions, blocks: Iterable[NDArray[np.float32]]) -> None:
+    """Write blocks of rows, one after another, to their places in the target."""
+    start = 0
+    for block in blocks:
+        target[places[start : start + len(block)]] = block
+        start += len(block)
 
 
 def _reserve(path: Path, size: int) -> None:
@@ -124,47 +186,6 @@ def _reserve(path: Path, size: int) -> None:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # nor on every disk
                 raise
             file.truncate(size)
-
-
-def _read_before(cache: ArrayCache, encoder: LoadedEncoder) -> Content | None:
-    """The newest whole index of the same origin by the same encoder."""
-    for folder in cache.newest_first():
-        with suppress(Damaged):
-            found = replace(cache, folder=folder).read(lambda manifest: bool(manifest["encoder"] == encoder.key))
-            if found is not None:
-                return found
-    return None
-
-
-def _reusable(source: ImageSource, before: Content | None) -> tuple[Positions, Positions, dict[int, str]]:
-    """Positions whose features are known, their rows in the index before, and those known to be unreadable."""
-    nothing = np.zeros(0, np.int64)
-    if before is None or source.size_mtime is None:
-        return nothing, nothing, {}
-    manifest, arrays = before
-    old = {name: place for place, name in enumerate(Names(arrays["names.u8"], arrays["bounds.i64"]))}
-    stamps, skipped = arrays["stamps.i64"].reshape(-1, 2), dict(manifest["skipped"])
-    row_of = {int(place): row for row, place in enumerate(arrays["kept.i64"])}
-    reused, rows, known = [], [], {}
-    for position, name in enumerate(source.names):
-        place = old.get(name)
-        if place is None or not _unchanged(source.size_mtime[position], stamps[place]):
-            continue
-        if place in row_of:
-            reused.append(position)
-            rows.append(row_of[place])
-        elif not (reason := skipped[place]).startswith((*PASSING, GONE)):
-            known[position] = reason
-    return np.array(reused, np.int64), np.array(rows, np.int64), known
-
-
-def _unchanged(new: Sequence[int] | NDArray[np.int64], old: Sequence[int] | NDArray[np.int64]) -> bool:
-    return int(new[0]) == int(old[0]) >= 0 and int(new[1]) == int(old[1])
-
-
-def _copy(target: NDArray[np.float32], to: Positions, source: NDArray[np.float32], rows: Positions) -> None:
-    for start in range(0, len(to), ROWS):
-        target[to[start : start + ROWS]] = source[rows[start : start + ROWS]]
 
 
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:

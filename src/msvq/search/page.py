@@ -10,12 +10,13 @@ from PIL import Image
 
 from msvq.core.console import printable
 from msvq.core.files import write_text
-from msvq.data.decode import header_size
 from msvq.data.sources.base import ImageSource
-from msvq.data.workers import Result, Workers
+from msvq.data.workers import Result
 from msvq.report.page import resource, templates
-from msvq.report.pictures import class_name, data_address
+from msvq.report.pictures import data_address
+from msvq.search.index import Match
 
+ENDINGS = (".html", ".htm")
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
 SIDES = (THUMBNAIL, 128, 96, 64, 48, 32, 24, 16, 8)
 PORTION = 16  # decoded by one worker at a time
@@ -30,6 +31,9 @@ class Thumbnail:
     small: bool = False
 
 
+Thumbnails = dict[int, Thumbnail]  # by positions in a source
+
+
 @dataclass(frozen=True)
 class Cell:
     """One picture on the page, and what stands below it."""
@@ -37,7 +41,7 @@ class Cell:
     thumbnail: Thumbnail
     name: str
     note: str
-    class_name: str
+    class_name: str = ""
     title: str = ""  # the whole name, where `name` is not
 
 
@@ -51,23 +55,14 @@ class Group:
     lead: Cell | None = None
 
 
-def named_class(source: ImageSource, position: int) -> str:
-    """A picture's class in words; empty where it is unknown."""
-    return class_name(source.class_names, int(source.labels[position]))
+def match_cells(matches: Iterable[Match], thumbnails: Thumbnails) -> list[Cell]:
+    """Pictures with their cosines."""
+    return [Cell(thumbnails[m.position], m.name, f"{m.similarity:.3f}", m.class_name) for m in matches]
 
 
-def make_thumbnails(
-    source: ImageSource, positions: Iterable[int], files: Iterable[Path] = ()
-) -> dict[Path | int, Thumbnail]:
-    """The centre squares of pictures of a source, and of files, no larger than they are shown."""
-    made: dict[Path | int, Thumbnail] = {}
-    workers = Workers(1)
-    try:
-        for path in dict.fromkeys(files):
-            size = min(header_size(str(path)) or (THUMBNAIL,))
-            made[path] = _thumbnail(next(workers.map("decode", [[str(path)]], side=_side(size))), 0, size)
-    finally:
-        workers.close()
+def make_thumbnails(source: ImageSource, positions: Iterable[int]) -> Thumbnails:
+    """The centre squares of pictures, no larger than they are shown."""
+    made: Thumbnails = {}
     wanted = list(dict.fromkeys(positions))
     sizes = dict(zip(wanted, source.shorter_sides(wanted), strict=True))
     for side in sorted({_side(size) for size in sizes.values()}):

@@ -1,6 +1,6 @@
 """`msvq search`: the pictures of a source that are most like a query, by the cosine of their features."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,27 +10,15 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import check_output_file, expanduser
+from msvq.core.files import expanduser
 from msvq.data.sources.base import ImageSource, Positions
-from msvq.data.workers import Workers
-from msvq.runs.encoder import LoadedEncoder, load_encoder
-from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.embedding import open_source
-from msvq.search.index import Index, open_index, unit_rows
-from msvq.search.page import Cell, Group, make_thumbnails, named_class, write_page
+from msvq.runs.encoder import LoadedEncoder
+from msvq.search.feature_shards import Skipped
+from msvq.search.index import Index, Match, open_index, unit_rows
+from msvq.search.inputs import Inputs, open_files
+from msvq.search.page import ENDINGS, Cell, Group, make_thumbnails, match_cells, write_page
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A picture that was found."""
-
-    rank: int
-    similarity: float  # the cosine, 1 for the same features
-    name: str
-    class_name: str  # empty where unknown
-    position: int  # in the source
 
 
 @dataclass(frozen=True)
@@ -38,7 +26,7 @@ class Answer:
     """What a query found, nearest first."""
 
     query: str
-    hits: tuple[Hit, ...]
+    hits: tuple[Match, ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +35,7 @@ class Searched:
 
     answers: tuple[Answer, ...]
     num_pictures: int
-    skipped: tuple[tuple[str, str], ...]
+    skipped: Skipped
 
 
 def nearest(
@@ -71,48 +59,37 @@ def nearest(
 
 
 def search(
-    run: str | Path | RunDir,
+    inputs: Inputs,
     queries: Sequence[str | Path],
     *,
-    data: str | None = None,
-    data_root: str | Path | None = None,
-    split: str = "all",
-    download: bool = False,
     top: int = 20,
     html: Path | None = None,
-    checkpoint: str = "last",
-    device: str | None = None,
-    precision: str | None = None,
     display: Display | None = None,
 ) -> Searched:
     """The `top` nearest pictures to each query: a file, or the name of a picture of the source.
 
-    The arguments are those of `msvq search`; `html` is a page that is written with thumbnails.
+    `html` is a page that is written with thumbnails.
     """
     display = display or Display()
     if top < 1:
         raise BadInput(f"--top is the number of pictures to show, at least 1, not {top}")
     if not queries:
         raise BadInput("there is nothing to search for; name a picture with --query")
-    if html is not None:
-        check_output_file("--html", html, [".html", ".htm"])
-    run = run if isinstance(run, RunDir) else open_run(run)
-    encoder = load_encoder(run, checkpoint).to(device, precision)
-    source = open_source(run, data, data_root, split=split, download=download, display=display)
+    inputs.check_output("--html", html, ENDINGS)
+    encoder, source = inputs.open(display)
     asked = [_find(str(query), source) for query in queries]
-    pictures = _read([query for query in asked if isinstance(query, Path)], encoder)
-    index = open_index(source, encoder, display=display)
-    vectors = [_vector(query, pictures, index, encoder, source) for query in asked]
+    file_features = _embed_files(_files(asked), encoder)
+    index = open_index(source, encoder, display)
+    features = [file_features[q] if isinstance(q, Path) else _indexed_feature(q, index) for q in asked]
     with display.busy("searching"):
-        scores, rows = nearest(index.features, np.concatenate(vectors), top)
-    answers = tuple(
-        Answer(str(query), tuple(_hits(source, index, *found)))
-        for query, *found in zip(queries, scores, rows, strict=True)
-    )
+        scores, rows = nearest(index.features, np.stack(features), top)
+    answers = []
+    for query, *found in zip(map(str, queries), scores.tolist(), rows.tolist(), strict=True):
+        hits = (index.match(row, score, query) for score, row in zip(*found, strict=True))
+        answers.append(Answer(query, tuple(hits)))
     if html is not None:
-        _write_html(html, source, asked, answers, len(index))
-    skipped = (*source.unlisted, *((source.names[i], reason) for i, reason in sorted(index.skipped.items())))
-    return Searched(answers, len(index), skipped)
+        _write_html(html, index, asked, answers)
+    return Searched(tuple(answers), len(index), index.left_out)
 
 
 def _find(query: str, source: ImageSource) -> Path | int:
@@ -130,60 +107,41 @@ def _find(query: str, source: ImageSource) -> Path | int:
         raise BadInput(f"--query {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
 
 
-def _read(paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
-    """Features [1, d] of files, read in a process of their own: a query may be any file."""
+def _files(asked: Sequence[Path | int]) -> list[Path]:
+    return list(dict.fromkeys(query for query in asked if isinstance(query, Path)))
+
+
+def _embed_files(paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
+    """Unit features [d] of files, read in a process of their own: a query may be any file."""
     if not paths:
         return {}
-    workers = Workers(1)
-    try:
-        found = {}
-        for path in dict.fromkeys(paths):
-            result = next(workers.map("decode", [[str(path)]], side=encoder.size))
-            if result.reasons:
-                raise BadInput(f"--query {str(path)!r} {result.reasons[0]}; name a picture that can be read")
-            found[path] = unit_rows(encoder(result.rows))
-        return found
-    finally:
-        workers.close()
+    (result,) = open_files(paths).decoded([np.arange(len(paths))], encoder.size, workers=1)
+    for index, reason in result.reasons.items():
+        raise BadInput(f"--query {str(paths[index])!r} {reason}; name a picture that can be read")
+    return dict(zip(paths, unit_rows(encoder(result.rows)), strict=True))
 
 
-def _vector(
-    query: Path | int,
-    pictures: dict[Path, NDArray[np.float32]],
-    index: Index,
-    encoder: LoadedEncoder,
-    source: ImageSource,
-) -> NDArray[np.float32]:
-    """A query's unit feature [1, d]."""
-    if isinstance(query, Path):
-        return pictures[query]
-    row = int(np.searchsorted(index.kept, query))
-    if row == len(index) or index.kept[row] != query:
-        raise BadInput(f"--query {source.names[query]!r} {index.skipped[query]}; name a picture that can be read")
-    return np.array(index.features[row : row + 1])
+def _indexed_feature(position: int, index: Index) -> NDArray[np.float32]:
+    """The unit feature [d] of a picture of the source."""
+    if position in index.skipped:
+        name, reason = index.source.names[position], index.skipped[position]
+        raise BadInput(f"--query {name!r} {reason}; name a picture that can be read")
+    return np.array(index.features[np.searchsorted(index.kept, position)])
 
 
-def _hits(source: ImageSource, index: Index, scores: NDArray[np.float32], rows: Positions) -> Iterator[Hit]:
-    for rank, (score, row) in enumerate(zip(scores, rows, strict=True), start=1):
-        position = int(index.kept[row])
-        yield Hit(rank, float(score), source.names[position], named_class(source, position), position)
-
-
-def _write_html(
-    path: Path, source: ImageSource, asked: Sequence[Path | int], answers: Sequence[Answer], num_pictures: int
-) -> None:
-    shown = (hit.position for answer in answers for hit in answer.hits)
+def _write_html(path: Path, index: Index, asked: Sequence[Path | int], answers: Sequence[Answer]) -> None:
     named = [query for query in asked if isinstance(query, int)]
-    files = [query for query in asked if isinstance(query, Path)]
-    thumbnails = make_thumbnails(source, [*shown, *named], files)
+    thumbnails = make_thumbnails(index.source, [*(hit.position for a in answers for hit in a.hits), *named])
+    files = _files(asked)
+    file_thumbnails = make_thumbnails(open_files(files), range(len(files)))
     groups = []
     for query, answer in zip(asked, answers, strict=True):
         short = Path(answer.query).name
-        lead = Cell(thumbnails[query], short, "query", "", title=answer.query)
-        hits = [Cell(thumbnails[h.position], h.name, f"{h.similarity:.3f}", h.class_name) for h in answer.hits]
-        groups.append(Group(f"Most like {short}", "", hits, lead))
+        thumbnail = thumbnails[query] if isinstance(query, int) else file_thumbnails[files.index(query)]
+        lead = Cell(thumbnail, short, "query", title=answer.query)
+        groups.append(Group(f"Most like {short}", "", match_cells(answer.hits, thumbnails), lead))
     sentence = (
-        f"The most similar of {num_pictures:,} pictures in {source.title}, by the cosine of their features: 1 is the "
-        f"same to the encoder, and it sees the square in the middle that is shown here."
+        f"The most similar of {len(index):,} pictures in {index.source.title}, by the cosine of their features: 1 is "
+        f"the same to the encoder, and it sees the square in the middle that is shown here."
     )
     write_page(path, "Similar pictures", sentence, groups)

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from msvq.core.distributed import RaisedOnOtherRank, errors_on_all_ranks, largest, wait_for_first
+from msvq.core.distributed import RaisedOnOtherRank, all_reduce_max, barrier, errors_on_all_ranks
 from msvq.core.errors import BadInput, first_line
 from msvq.core.launch import is_main_process
 from msvq.runs.metrics import read_metrics
@@ -104,7 +104,7 @@ class CallbackList(TrainerCallback):
                 callback.on_train_start(trainer)
                 self.started.append(callback)
         listening = (type(callback).on_log is not TrainerCallback.on_log for callback in self.callbacks)
-        self.someone_listens = bool(largest(any(listening))[0])
+        self.someone_listens = bool(all_reduce_max(any(listening))[0])
 
     def on_step(self, trainer: "Trainer", output: "StepOutput") -> None:
         """A step is done."""
@@ -130,7 +130,7 @@ class CallbackList(TrainerCallback):
                 except Exception as error:
                     self.failure = error
         if self.someone_listens:
-            wait_for_first()
+            barrier()
 
     def on_train_end(self, trainer: "Trainer") -> None:
         """In the opposite order, those that have begun."""

@@ -8,16 +8,16 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from msvq.core.distributed import average_, gather, world_size
+from msvq.core.distributed import all_gather, all_reduce_mean_, world_size
 from msvq.methods.base import Method, SoftLabel
-from msvq.model.norm import running_statistics, whole_batch_norm
+from msvq.model.norm import convert_sync_batchnorm_, running_statistics
 
 
 def wrap_ddp(method: Method) -> nn.Module:
     """What to call instead of the method, so that gradients are means over the processes; the method itself alone."""
     if world_size() == 1:
         return method
-    whole_batch_norm(method)
+    convert_sync_batchnorm_(method)
     # Buffers are queues and statistics, which the ranks keep alike by themselves. PyTorch has renamed the keyword.
     names = inspect.signature(DistributedDataParallel).parameters
     keyword = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
@@ -45,9 +45,9 @@ def micro_batches(batch: Sequence[Tensor], num: int, learner: nn.Module) -> Iter
 def sync_batchnorm_stats(method: Method) -> None:
     """Make the running statistics those of all processes, as they would be in one; after each step."""
     if world_size() > 1:
-        average_(running_statistics(method))
+        all_reduce_mean_(running_statistics(method))
 
 
 def gather_soft_labels(soft_labels: Sequence[SoftLabel]) -> tuple[SoftLabel, ...]:
     """What the teachers saw in the whole batch."""
-    return tuple(soft_label._replace(z=gather(soft_label.z)) for soft_label in soft_labels)
+    return tuple(soft_label._replace(z=all_gather(soft_label.z)) for soft_label in soft_labels)

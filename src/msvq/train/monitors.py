@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from msvq.core.distributed import gather
+from msvq.core.distributed import all_gather
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.collapse import verdict
 from msvq.evaluate.diagnostics.false_negatives import Audit
@@ -103,7 +103,7 @@ class AnalysisMonitor(TrainerCallback):
             self.audit.reset()
         self.audited = trainer.epoch
         for soft_labels, labels in output.soft_labels:
-            self.audit.add(gather_soft_labels(soft_labels), gather(labels))
+            self.audit.add(gather_soft_labels(soft_labels), all_gather(labels))
 
     def on_epoch_end(self, trainer: Trainer) -> Mapping[str, Any]:
         """The numbers, by the names they get in the log."""

@@ -16,7 +16,7 @@ from msvq.core.distributed import (
     check_same_on_all_ranks,
     destroy_process_group,
     errors_on_all_ranks,
-    own_device,
+    local_device,
     process_group,
 )
 from msvq.core.errors import BadInput, unknown
@@ -88,7 +88,7 @@ def pretrain(
                 display.note(f"the run in {out} is finished already")
                 return False
             check_source(config.data.source)
-            device = own_device(resolve_device(config.train.device))
+            device = local_device(resolve_device(config.train.device))
             if saved is None:
                 check_out(out, overwrite=mode == "overwrite")
 

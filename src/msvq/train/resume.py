@@ -18,7 +18,7 @@ from msvq.core.schema import Change, MayChange, diff
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import is_path
 from msvq.data.store import ImageDataset
-from msvq.runs.checkpoint import LAST, PREVIOUS, load_checkpoint, whole_state
+from msvq.runs.checkpoint import LAST, PREVIOUS, checked_load, load_checkpoint
 from msvq.runs.encoder import state_dict_mismatch
 from msvq.runs.run_dir import FINISHED
 
@@ -84,7 +84,7 @@ def open_saved(out: Path, display: Display) -> Saved:
         raise BadInput(f"there is no run to resume in {str(out)!r}; leave out --resume to start one")
     written = read_config(out / "config.yaml")
     state = load_checkpoint(out / "checkpoints", lambda sentence: display.note(f"warning: {sentence}"))
-    with whole_state(out / "checkpoints", {"total_steps": 0, "record": {"settings": {}}, "method": {}}, state):
+    with checked_load(out / "checkpoints", {"total_steps": 0, "record": {"settings": {}}, "method": {}}, state):
         begun = state["record"]["settings"]
     try:
         settings = Settings.model_validate(begun)

@@ -11,19 +11,28 @@ import torch
 from torch import Tensor
 
 from msvq.config.settings import TrainSettings
-from msvq.core.distributed import average, largest, raise_once, rank_slice, wait_for_first, world_size
+from msvq.core.distributed import all_reduce_max, all_reduce_mean, barrier, raise_once, rank_slice, world_size
 from msvq.core.errors import BadInput
 from msvq.core.launch import is_main_process
-from msvq.core.runtime import Stream, autocast, derive_seed, keep_freed_memory, loss_scaler, step_rng, warmup_cosine
+from msvq.core.runtime import (
+    RandomStream,
+    autocast,
+    derive_seed,
+    keep_freed_memory,
+    loss_scaler,
+    step_rng,
+    warmup_cosine,
+)
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
-from msvq.runs.checkpoint import SaveInterval, save_best, save_checkpoint, whole_state
+from msvq.runs.checkpoint import SaveInterval, checked_load, save_best, save_checkpoint
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import CallbackList, TrainerCallback
 from msvq.train.ddp import micro_batches, sync_batchnorm_stats, wrap_ddp
+from msvq.train.optim import load_optimiser, make_optimiser
 from msvq.train.signals import Interrupted, Interruptions
-from msvq.train.step import compile_errors_as_sentence, compile_networks, enough_memory, load_optimiser, make_optimiser
+from msvq.train.step import compile_errors_as_sentence, compile_networks, enough_memory
 
 SMALLEST_SCALE = 1e-3  # of a loss in fp16: gradients that overflow even so are not finite at all
 
@@ -64,7 +73,7 @@ class Trainer:
         self.loader, self.augment, self.settings, self.precision = loader, augment, settings, precision
         self.device = loader.device
         self.total_steps = settings.epochs * len(loader)
-        self.peak_rate = settings.base_lr * settings.batch_size / 256
+        self.peak_lr = settings.base_lr * settings.batch_size / 256
         self.record, self.announce = dict(record or {}), announce
         self.checkpoints = directory / "checkpoints"
         self.log = MetricsWriter(directory / "metrics.jsonl")
@@ -74,7 +83,7 @@ class Trainer:
 
         # What training changes, and a checkpoint keeps.
         self.method = method.to(self.device).to(memory_format=torch.channels_last)
-        self.learner = wrap_ddp(self.method)
+        self.ddp_method = wrap_ddp(self.method)
         if settings.compile:
             compile_networks(self.method)
         self.optimiser = make_optimiser(
@@ -84,7 +93,8 @@ class Trainer:
             scaled=precision == "fp16",
         )
         self.scaler = loss_scaler(self.device, precision)
-        self.generator = torch.Generator().manual_seed(derive_seed(settings.seed, Stream.VIEWS))  # augmentation's own
+        views_seed = derive_seed(settings.seed, RandomStream.VIEWS)
+        self.generator = torch.Generator().manual_seed(views_seed)  # augmentation's own
         self.step = 0
         self.epoch_loss, self.epoch_steps = 0.0, 0  # the sum over the epoch's steps so far
 
@@ -153,18 +163,20 @@ class Trainer:
         """One step on uint8 pictures [N, H, W, 3], this rank's rows of the batch: views, loss, gradient, update."""
         # Apply schedules
         for group in self.optimiser.param_groups:
-            group["lr"] = self.peak_rate if group["constant_rate"] else lr
+            group["lr"] = self.peak_lr if group["constant_rate"] else lr
 
         num = self.settings.accumulate
         with (
-            step_rng(self.settings.seed, Stream.LAYERS, self.step, self.device),
+            step_rng(self.settings.seed, RandomStream.LAYERS, self.step, self.device),
             enough_memory(self.device, len(images) * world_size(), num),
             compile_errors_as_sentence(self.settings.compile),
         ):
             # Compute the loss and its gradient
             self.optimiser.zero_grad()
             batch = (images, labels, indices)
-            parts = [self._gradient(*part, share=1 / num) for part in micro_batches(batch, num, self.learner)]
+            parts = [
+                self._forward_backward(*part, share=1 / num) for part in micro_batches(batch, num, self.ddp_method)
+            ]
 
             # Update
             self.scaler.step(self.optimiser)
@@ -176,18 +188,20 @@ class Trainer:
         logs = {name: torch.stack([torch.as_tensor(part.logs[name]) for part in parts]) for name in parts[0].logs}
         return StepOutput(
             loss=sum(part.loss for part in parts) / num,
-            logs={name: average(values.float().mean(0).to(self.device)) for name, values in logs.items()},
+            logs={name: all_reduce_mean(values.float().mean(0).to(self.device)) for name, values in logs.items()},
             soft_labels=[*chain.from_iterable(part.soft_labels for part in parts)],
         )
 
-    def _gradient(self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float) -> StepOutput:
+    def _forward_backward(self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float) -> StepOutput:
         """Add `share` of a part's gradient to what is there."""
         size, num = self.resolution(), len(images) * world_size()
         views = self.augment(images, self.method.views, self.generator, size=size, rows=rank_slice(), of=num)
         with autocast(self.device, self.precision):
-            answer: Loss = self.learner(Batch(views, labels, self.step / self.total_steps, indices))
+            answer: Loss = self.ddp_method(Batch(views, labels, self.step / self.total_steps, indices))
         self.scaler.scale(answer.value * share).backward()
-        loss = float(average(answer.value.detach()))  # after the backward pass, so that a GPU does not wait in between
+        loss = float(
+            all_reduce_mean(answer.value.detach())
+        )  # after the backward pass, so that a GPU does not wait in between
         if not math.isfinite(loss):
             self._break_down(f"the loss became {loss} at step {self.step + 1}")
         return StepOutput(loss, answer.logs, [(answer.soft_labels, labels)])
@@ -205,7 +219,7 @@ class Trainer:
         """The rate of the coming step."""
         return warmup_cosine(
             self.step,
-            base_lr=self.peak_rate,
+            base_lr=self.peak_lr,
             warmup_steps=round(self.settings.warmup_epochs * len(self.loader)),
             total_steps=self.total_steps,
         )
@@ -215,7 +229,7 @@ class Trainer:
         # Clocks, signals and callbacks differ between ranks, what is done about them must not.
         last, broken = self.step == self.total_steps, self.callbacks.failure is not None
         wanted = self.interruptions.wanted or 0
-        due, stop, failed = largest(last or broken or self.save_interval.due(self.step), wanted, broken)
+        due, stop, failed = all_reduce_max(last or broken or self.save_interval.due(self.step), wanted, broken)
         if due or stop:
             self.save()
         stands = f"{self.step:,} of {self.total_steps:,} steps"
@@ -250,7 +264,7 @@ class Trainer:
     def _write(self, save: Callable[[Path, dict[str, Any]], None], state: dict[str, Any]) -> None:
         if is_main_process():
             save(self.checkpoints, state)
-        wait_for_first()
+        barrier()
 
     def _encoder_state(self) -> dict[str, Any]:
         """The method, and what the encoder's weights are called by in its state, before their own names."""
@@ -265,7 +279,7 @@ class Trainer:
     def load(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint; what was logged after it is forgotten."""
         own = self.state_dict() | {"record": {}} | ({} if state.get("scaler") else {"scaler": {}})
-        with whole_state(self.checkpoints, own, state):
+        with checked_load(self.checkpoints, own, state):
             self.step, self.resumed = state["step"], True
             if self.step > self.total_steps:
                 raise ValueError(f"step {self.step} of {self.total_steps}")

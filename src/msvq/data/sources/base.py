@@ -17,7 +17,7 @@ from msvq.core.schema import MayChange, Section
 from msvq.data.decode import header_size
 from msvq.data.pack import is_packed, open_pack, pack_bytes
 from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset
-from msvq.data.stream import Stream, StreamedSplit
+from msvq.data.stream import DecodingStream, StreamedSplit
 from msvq.data.workers import Result, Workers, chunked, perform
 
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
@@ -254,7 +254,7 @@ class EncodedSource(ImageSource):
             pictures, stream = ImageSplit(pack.images, self.labels[pack.kept], pack.names), None
         else:
             max_lost = max(0, int(settings.max_skipped * len(self)) - len(pack.skipped))
-            stream = Stream(self, side=plan.side, max_lost=max_lost, num_workers=settings.workers)
+            stream = DecodingStream(self, side=plan.side, max_lost=max_lost, num_workers=settings.workers)
             pictures = StreamedSplit(stream, self.labels[pack.kept], rows=np.asarray(pack.kept))
         notes = list(self.notes)
         if pack.skipped:
@@ -273,7 +273,7 @@ class EncodedSource(ImageSource):
         plan = replace(plan, stats=plan.stats or ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))
         rows, stream = np.arange(len(self)), None
         if plan.settings.mode == "stream":
-            stream = Stream(self, side=plan.side, max_lost=len(self), num_workers=plan.settings.workers)
+            stream = DecodingStream(self, side=plan.side, max_lost=len(self), num_workers=plan.settings.workers)
             pictures: ImageSplit = StreamedSplit(stream, self.labels, rows=rows)
         else:
             pictures = ImageSplit(made_up, self.labels, rows=rows % len(made_up))

@@ -17,7 +17,7 @@ from msvq.model.losses import similarity
 from msvq.model.relations import rows_at_once
 
 TOP = 5  # entries of the queue that count as found
-ALL = "all"  # the soft_labels together
+ALL = "all"  # the soft labels together
 COUNT, FOUND, MASS = range(3)
 
 
@@ -64,14 +64,14 @@ class Audit:
 
     def reset(self) -> None:
         """Forget every batch."""
-        self.tallies: dict[str, Tally] = {}  # by the name of the soft_label
+        self.tallies: dict[str, Tally] = {}  # by the name of the soft label
         self.all = Tally()
         self.queue = [0.0] * 4  # sums: labelled samples, their class in the queue; those with a share, the shares
         self.apart = [0.0] * 2  # pairs of soft labels, sum of their divergences
 
     @torch.no_grad()
     def add(self, soft_labels: Sequence[SoftLabel], labels: Tensor) -> None:
-        """Count a batch's soft_labels, made before its keys are stored, and its labels [N], -1 where unknown.
+        """Count a batch's soft labels, made before its keys are stored, and its labels [N], -1 where unknown.
 
         In pieces of the batch, so that for any queue few rows of [N, Q] are held at a time.
         """
@@ -116,7 +116,7 @@ class Audit:
         `all`: the soft_labels together, which are `found` by any of them (distinct slots), and their mean soft label.
         `one_hot`: what a target does that knows no other entry, and how many of the same class it has `pushed_away`.
         `same_class_share`: of the queue's labelled entries; times 5, what a random choice would find.
-        `disagreement`: Jensen-Shannon divergence between two soft_labels' soft labels, in nats.
+        `disagreement`: Jensen-Shannon divergence between two soft labels, in nats.
         `num_samples`, `num_labelled`, and `by_class`: the class's number as text -> `samples`, and `found` and `mass`
         by the names above.
         """
@@ -194,14 +194,14 @@ def _pieces(keys: Tensor, num: int) -> Iterator[slice]:
 
 
 def _log_soft_label(soft_label: SoftLabel, part: slice) -> Tensor:
-    """log P [n, Q] of some of a soft_label's samples, in fp32 or better and out of autocast."""
+    """log P [n, Q] of some of a soft label's samples, in fp32 or better and out of autocast."""
     z = soft_label.z[part]
     keys = soft_label.keys.to(z.dtype if z.dtype == torch.float64 else torch.float32)
     return (similarity(z, keys) / soft_label.temp).log_softmax(1)
 
 
 def _look(soft_label: SoftLabel, part: slice, labels: Tensor) -> Look:
-    """A look at some of a soft_label's samples, whose labels are [n]."""
+    """A look at some of a soft label's samples, whose labels are [n]."""
     log_p = _log_soft_label(soft_label, part)
     p, own = log_p.exp(), _same_class(labels, soft_label.labels)
     top = log_p.topk(min(TOP, log_p.shape[1]), dim=1, sorted=False).indices

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from msvq.core.console import Display
 from msvq.core.files import write_atomically
-from msvq.core.runtime import Stream, autocast, derive_seed
+from msvq.core.runtime import RandomStream, autocast, derive_seed
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
@@ -88,13 +88,13 @@ class FrozenReplay:
         self.method = copy.deepcopy(method).train()
         self.method.defer_updates(teachers=True, queues=False)
         self.loader, self.augment, self.precision = loader, augment, precision
-        self.generator = torch.Generator().manual_seed(derive_seed(loader.seed, Stream.AUDIT))
+        self.generator = torch.Generator().manual_seed(derive_seed(loader.seed, RandomStream.AUDIT))
         self.queue = next((module for module in self.method.modules() if isinstance(module, Queue)), None)
         self.places = torch.full((len(self.queue) if self.queue is not None else 0,), -1)
 
     @torch.no_grad()
     def batches(self) -> Iterator[tuple[tuple[SoftLabel, ...], Tensor, Tensor]]:
-        """Sights, labels [N] and indices [N] of batch after batch, without end; read each before the next is asked."""
+        """Soft labels, labels [N] and indices [N] of batches without end; read each before the next."""
         epoch = -1
         while True:
             epoch += 1
@@ -115,17 +115,17 @@ def audit_soft_labels(
     method: Method, data: ImageDataset, loader: Loader, augment: Augment, *, precision: str, display: Display
 ) -> tuple[dict[str, Any] | None, dict[str, NDArray[Any]] | None]:
     """The audit of a trained method's soft labels and a gallery of what they find; (None, None) if it has none."""
-    gaze = FrozenReplay(method, loader, augment, precision)
-    if gaze.queue is None:
+    replay = FrozenReplay(method, loader, augment, precision)
+    if replay.queue is None:
         return None, None
-    refill = -(-len(gaze.queue) // loader.batch_size)
+    refill = -(-len(replay.queue) // loader.batch_size)
     audit, gallery = Audit(), None
     with display.task("looking at the soft labels", refill + LOOKED_AT) as advance:
-        for number, (soft_labels, labels, indices) in enumerate(gaze.batches()):
+        for number, (soft_labels, labels, indices) in enumerate(replay.batches()):
             if not soft_labels:
                 return None, None
             if number >= refill and gallery is None:
-                gallery = make_gallery(soft_labels, labels.cpu(), indices.cpu(), gaze.places, data, loader)
+                gallery = make_gallery(soft_labels, labels.cpu(), indices.cpu(), replay.places, data, loader)
             if number >= refill:
                 audit.add(soft_labels, labels)
             advance(1)

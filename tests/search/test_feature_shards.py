@@ -1,4 +1,4 @@
-"""Features in parts: what is finished is kept when memory runs out."""
+"""Features in shards: what is finished is kept when memory runs out."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 import msvq
 from msvq.model.backbones import ResNet
-from msvq.search import feature_shards as parts_module
+from msvq.search import feature_shards
 
 
 def test_finished_parts_are_kept_when_memory_runs_out(
     says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("CHUNK", 4), ("PART", 8)):
-        monkeypatch.setattr(parts_module, name, value)
+    for name, value in (("CHUNK", 4), ("SHARD_SIZE", 8)):
+        monkeypatch.setattr(feature_shards, name, value)
     batches, real = [0], ResNet.forward
 
     def runs_out(self: ResNet, x: Tensor) -> Tensor:
