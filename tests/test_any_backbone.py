@@ -200,6 +200,12 @@ def test_a_run_that_names_code_runs_nothing(made: Path, tmp_path: Path, msvq_say
     assert not mark.exists()
 
 
+def test_a_backbone_that_is_set_counts_more_than_the_flag(tmp_path: Path) -> None:
+    changed = ["backbone.name=resnet34", "data.limit=64"]
+    run = msvq.pretrain(out=tmp_path, recipe="smoke", epochs=1, backbone="resnet18", overrides=changed)
+    assert run.config.backbone.name == run.metadata.backbone.name == "resnet34"
+
+
 def test_another_backbone_than_the_runs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("backbone: {name: resnet18}\n")
     with pytest.raises(BadInput, match="the run is of backbone resnet18, not timm:test_vit; leave out --backbone"):

@@ -258,6 +258,8 @@ def pretrain(
         console=console or Console() if is_main_process() else Console(quiet=True),
         made_by=made_by,
     )
-    if trained and is_main_process():
+    if not trained:
+        return load(out, backbone=backbone)
+    if is_main_process():
         write_report(Path(out))
-    return load(out, backbone=backbone)
+    return Run(Path(out))

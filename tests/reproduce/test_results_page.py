@@ -10,7 +10,7 @@ from tests.reproduce.test_tables import result
 
 from msvq.core.errors import BadInput
 from msvq.reproduce.collect import collect
-from msvq.reproduce.page import write_study
+from msvq.reproduce.formats import write_study
 from msvq.reproduce.reproduce import plan_sweep
 from msvq.reproduce.sweep import MANIFEST
 from msvq.reproduce.tables import build_result

@@ -22,8 +22,7 @@ from msvq.core.files import LOCK
 from msvq.reproduce import reproduce as command
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.experiments import Cell, Task, make_tasks
-from msvq.reproduce.printing import show
-from msvq.reproduce.reproduce import plan_sweep, reproduce
+from msvq.reproduce.reproduce import plan_sweep, reproduce, show
 from msvq.reproduce.sweep import MANIFEST, SweepDisplay, check_out, sweep_directory
 from msvq.reproduce.worker import TrainingMemory
 from msvq.runs.metrics import read_metrics
@@ -222,7 +221,7 @@ def test_a_process_that_somebody_stops_fails_its_cell_and_no_other(
     def watched(pool: sweeping.Pool, task: Task) -> None:
         start(pool, task)
         if task.cell.method == "simsiam":
-            threading.Thread(target=stop, args=(pool.workers[0].process, task.run / "threads")).start()
+            threading.Thread(target=stop, args=(pool.processes[0], task.run / "threads")).start()
 
     monkeypatch.setattr(sweeping.Pool, "start", watched)
     failed = sweeping.run_tasks(out, tasks, jobs=1, data_root=None, display=display)

@@ -15,10 +15,19 @@ from msvq.core.errors import BadInput
 from msvq.reproduce.claims import judge, judge_false_negatives
 from msvq.reproduce.collect import Measured, Score, check_same_pictures, read_run
 from msvq.reproduce.experiments import FINISHED, Cell, Request
-from msvq.reproduce.formats import as_csv, claims_csv, latex, markdown, notes, number, spread
-from msvq.reproduce.page import draw_curves, write_page, write_study
-from msvq.reproduce.printing import show
-from msvq.reproduce.reproduce import Outcome, plan_sweep
+from msvq.reproduce.formats import (
+    as_csv,
+    claims_csv,
+    draw_curves,
+    latex,
+    markdown,
+    notes,
+    number,
+    spread,
+    write_page,
+    write_study,
+)
+from msvq.reproduce.reproduce import Outcome, plan_sweep, show
 from msvq.reproduce.sweep import MANIFEST
 from msvq.reproduce.tables import build_result, crossings, mean_curve
 

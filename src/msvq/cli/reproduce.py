@@ -57,12 +57,11 @@ def reproduce(
     Each cell is an ordinary run: finished ones are skipped, interrupted ones go on, so the same command continues a
     sweep. The exit code is 1 if a cell failed. Example: msvq reproduce linear --scale smoke
     """
-    from msvq.reproduce import printing
     from msvq.reproduce import reproduce as command
 
     console = Console()
     if name is None:
-        printing.show_list(console)
+        command.show_list(console)
         return
     sweep = command.plan_sweep(
         name,
@@ -76,8 +75,7 @@ def reproduce(
         known=known,
     )
     if dry_run:
-        planned = command.dry_run(sweep, data_root=data_root, jobs=jobs, console=Console(stderr=True))
-        printing.show_plan(sweep, planned, jobs, console)
+        command.dry_run(sweep, data_root=data_root, jobs=jobs, console=console)
         return
     try:
         outcome = command.reproduce(
@@ -86,7 +84,7 @@ def reproduce(
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
         raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
-    printing.show(outcome, console)
+    command.show(outcome, console)
     raise typer.Exit(int(bool(outcome.failed)))
 
 

@@ -74,47 +74,34 @@ NEAR = 0.25  # how far from 2 the ratio of 'all' to one view may be to be "close
 SLIGHT = 1.25  # time or memory of MSVQ over that of ReSSL: what we take "a slight overhead" to mean at most
 FAR = 2.0  # points by which weak teacher views have to beat strong ones to be "far better"; the paper has 3.1 to 8.7
 
+Rows = tuple[str, ...] | Mapping[str, str]  # the same on every data set, or data set -> row
+
 
 @dataclass(frozen=True)
 class Claim:
     """The best of some rows is better than the best of others."""
 
     text: str
-    better: Callable[[str], Sequence[str]]  # data set -> rows
-    worse: Callable[[str], Sequence[str]]
-    only_on: tuple[str, ...] = ()
+    better: Rows
+    worse: Rows
+    only_on: tuple[str, ...] = ()  # data sets for which the paper claims it; empty: all
     margin: float = 0.0  # by how many points at least
-
-    def is_about(self, dataset: str) -> bool:
-        """Whether the paper claims it there."""
-        return not self.only_on or stand_in(dataset) in self.only_on
-
-
-def _rows(*keys: str) -> Callable[[str], Sequence[str]]:
-    return lambda dataset: keys
-
-
-def _row_of(values: Mapping[str, str]) -> Callable[[str], Sequence[str]]:
-    return lambda dataset: (values[stand_in(dataset)],)
-
-
-def _beats(better: str, worse: str, text: str, *only_on: str) -> Claim:
-    return Claim(text, _rows(better), _rows(worse), only_on)
 
 
 _FAMILY = (
-    _beats("msvq", "ressl", "MSVQ beats ReSSL"),
-    _beats("msvq", "msv", "MSVQ beats MSV"),
-    _beats("msvq", "mq", "MSVQ beats MQ"),
-    _beats("msv", "ressl", "MSV beats ReSSL"),
-    _beats("mq", "ressl", "MQ beats ReSSL"),
-    _beats("ressl", "mocov2", "ReSSL beats MoCoV2 (as the tables show; the text does not claim it)"),
-    _beats("msvq", "mocov2", "MSVQ beats MoCoV2 (as the tables show; the text does not claim it)"),
+    Claim("MSVQ beats ReSSL", ("msvq",), ("ressl",)),
+    Claim("MSVQ beats MSV", ("msvq",), ("msv",)),
+    Claim("MSVQ beats MQ", ("msvq",), ("mq",)),
+    Claim("MSV beats ReSSL", ("msv",), ("ressl",)),
+    Claim("MQ beats ReSSL", ("mq",), ("ressl",)),
+    Claim("ReSSL beats MoCoV2 (as the tables show; the text does not claim it)", ("ressl",), ("mocov2",)),
+    Claim("MSVQ beats MoCoV2 (as the tables show; the text does not claim it)", ("msvq",), ("mocov2",)),
 )
+_WITH_X5 = "MSVQ beats variation (ii), with X5 (the paper: on CIFAR-10 alone)"
 _POSITION = (
-    _beats("msvq", "msvq-x3", "MSVQ beats variation (i), X3 in teacher 2"),
-    _beats("msvq-x5", "msvq", "variation (ii), with X5, beats MSVQ", "cifar100", "stl10", "tinyimagenet"),
-    _beats("msvq", "msvq-x5", "MSVQ beats variation (ii), with X5 (the paper: on CIFAR-10 alone)", "cifar10"),
+    Claim("MSVQ beats variation (i), X3 in teacher 2", ("msvq",), ("msvq-x3",)),
+    Claim("variation (ii), with X5, beats MSVQ", ("msvq-x5",), ("msvq",), ("cifar100", "stl10", "tinyimagenet")),
+    Claim(_WITH_X5, ("msvq",), ("msvq-x5",), ("cifar10",)),
 )
 _MARGIN = f"weak teacher views are far better than strong (our reading: by {FAR:g} points)"
 _UNSTABLE = "then it becomes unstable: the paper's over 32768 (where the paper's own table shows it)"
@@ -123,13 +110,13 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "linear": _FAMILY + _POSITION,
     "knn": _FAMILY + _POSITION,
     "teacher-temperature": (
-        Claim("the best τ_t is 0.03 or 0.04", _rows("0.03", "0.04"), _rows("0.01", "0.02", "0.05", "0.06", "0.07")),
+        Claim("the best τ_t is 0.03 or 0.04", ("0.03", "0.04"), ("0.01", "0.02", "0.05", "0.06", "0.07")),
     ),
-    "teacher-augmentation": (Claim(_MARGIN, _rows("weak"), _rows("strong"), margin=FAR),),
-    "teacher-momentum": (Claim(_UNEQUAL, _row_of(MOMENTUM2), _row_of(EQUAL)),),
+    "teacher-augmentation": (Claim(_MARGIN, ("weak",), ("strong",), margin=FAR),),
+    "teacher-momentum": (Claim(_UNEQUAL, MOMENTUM2, EQUAL),),
     "queue-size": (
-        Claim("a larger queue helps: the paper's over 512", _row_of(QUEUE), _rows("512")),
-        Claim(_UNSTABLE, _row_of(QUEUE), _rows("32768"), ("cifar10", "stl10")),
+        Claim("a larger queue helps: the paper's over 512", QUEUE, ("512",)),
+        Claim(_UNSTABLE, QUEUE, ("32768",), ("cifar10", "stl10")),
     ),
     "view-position": _POSITION,
 }
@@ -137,29 +124,37 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 
 def judge(study: str, dataset: str, rows: Sequence[str], of: Of) -> Iterator[dict[str, Any]]:
     """The claims that the rows can decide on a data set: what was published, what was found, whether it held."""
+
+    def published(row: str) -> Values:
+        value = paper.main_value(study, row, dataset)
+        return {} if value is None else {0: value}  # a single run, whatever its seed was
+
+    place = stand_in(dataset)
     for claim in CLAIMS.get(study, ()):
-        better, worse = claim.better(dataset), claim.worse(dataset)
-        if not claim.is_about(dataset) or not set(better) <= set(rows) or not set(worse) <= set(rows):
+        sides = (claim.better, claim.worse)
+        better, worse = ((side[place],) if isinstance(side, Mapping) else side for side in sides)
+        if (claim.only_on and place not in claim.only_on) or not {*better, *worse} <= set(rows):
             continue
-        told = [_published(study, better, dataset), _published(study, worse, dataset)]
-        in_paper = None if None in told else round(told[0] - told[1], 4)  # type: ignore[operator]
+        in_paper = paired(_best(better, published), _best(worse, published))
         ahead, behind = _best(better, of), _best(worse, of)
         tested = paired({seed: value - claim.margin for seed, value in ahead.items()}, behind)
-        yield as_dict(claim.text, dataset, in_paper, paired(ahead, behind), tested)
+        told = None if in_paper is None else round(in_paper.mean, 4)
+        yield _as_dict(claim.text, dataset, told, paired(ahead, behind), tested)
 
 
-def as_dict(
+def _as_dict(
     text: str, dataset: str, in_paper: float | None, found: Paired | None, tested: Paired | None
 ) -> dict[str, Any]:
     """A claim as plain values: what was found, and how a difference that should be above 0 came out."""
+    mean, std, num_seeds, _ = found or (None, None, 0, None)
     return {
         "claim": text,
         "dataset": dataset,
         "published_difference": in_paper,
-        "difference": None if found is None else found.mean,
-        "std": None if found is None else found.std,
-        "seeds": 0 if found is None else found.num_seeds,
-        "p": None if tested is None else tested.p,
+        "difference": mean,
+        "std": std,
+        "seeds": num_seeds,
+        "p": tested and tested.p,
         "verdict": verdict(tested),
     }
 
@@ -190,14 +185,7 @@ def _ratio_claim(
     """A claim about a ratio: that is told, not its distance from our reading of the claim, which was tested."""
     told = {"ratios": {str(seed): ratio for seed, ratio in ratios.items()}, "published_ratio": published}
     found = paired(ratios, dict.fromkeys(ratios, 0.0))
-    return as_dict(text, dataset, None, found, tested) | told
-
-
-def _published(study: str, rows: Sequence[str], dataset: str) -> float | None:
-    """The best that the paper has of some rows; nothing if it lacks one of them."""
-    values = [paper.main_value(study, row, dataset) for row in rows]
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
+    return _as_dict(text, dataset, None, found, tested) | told
 
 
 def _best(rows: Sequence[str], of: Of) -> dict[int, float]:

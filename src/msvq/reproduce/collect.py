@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.report.records import Points, Record, read_record
+from msvq.report.records import Points, read_record
 from msvq.reproduce.experiments import (
     CELLS,
     MADE_BY,
@@ -59,49 +60,36 @@ class Measured:
     memory: int | None = None  # most bytes that training held at once, without evaluations
     machine: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def cost(self) -> dict[str, float]:
-        """What training took, as far as it is known: the time for a picture, and memory."""
-        known = {"time": self.seconds_per_picture, "memory": self.memory}
-        return {name: float(value) for name, value in known.items() if value is not None}
-
 
 def read_run(cell: Cell, run: Path, known: Mapping[str, Any]) -> Measured | None:
     """The numbers of a finished run; nothing of another. `known`: what the sweep wrote down about the cell."""
     if not is_finished(run):
         return None
     record = read_record(run)
-    scores = {}
-    knn = record.curve("knn_top1")
-    trained = [value for epoch, value in knn if epoch > 0]
-    if trained:
+    scores, knn = {}, record.curve("knn_top1")
+    if trained := [value for epoch, value in knn if epoch > 0]:
         scores["knn"] = Score(trained[-1], max(trained))
     for name, protocol in (("knn-all", "knn"), ("linear", "linear"), ("probe", "probe")):
         result = record.result(protocol)
         if result is not None:
             scores[name] = Score(result.top1, result.top1 if result.top1_best is None else result.top1_best)
-    found = {view for line in record.metrics for view in line.get("false_negatives") or {}}
-    views = [*sorted(found - {"all"}), *({"all"} & found)]
+    views = {view for line in record.metrics for view in line.get("false_negatives") or {}}
+    in_order = sorted(views, key=lambda view: (view == "all", view))
     machine = {key: record.environment[key] for key in MACHINE if key in record.environment}
-    machine |= {"compiled": True} if record.is_compiled else {}
+    speeds = [speed for speed in record.values("images_per_second", "epoch") if speed > 0]
     return Measured(
         cell=cell.name,
         seed=cell.seed,
         scores=scores,
         knn_curve=knn,
-        false_negatives={view: record.curve(f"false_negatives.{view}") for view in views},
+        false_negatives={view: record.curve(f"false_negatives.{view}") for view in in_order},
         steps_per_epoch=record.steps_per_epoch or 1.0,
-        seconds_per_picture=_seconds_per_picture(record),
+        # The mean over the epochs, which may have crops of different sizes.
+        seconds_per_picture=statistics.fmean(1 / speed for speed in speeds) if speeds else None,
         seconds=known.get("seconds"),
         memory=known.get("training_memory"),
-        machine=machine,
+        machine=machine | ({"compiled": True} if record.is_compiled else {}),
     )
-
-
-def _seconds_per_picture(record: Record) -> float | None:
-    """The mean over the epochs, which may have crops of different sizes."""
-    speeds = [value for _, value in record.curve("images_per_second", "epoch") if value > 0]
-    return statistics.fmean(1 / speed for speed in speeds) if speeds else None
 
 
 @dataclass(frozen=True)
@@ -153,20 +141,16 @@ def read_known(folder: Path) -> dict[str, Known]:
     files = sorted((inner if inner.is_dir() else folder).glob("*.json"))
     if not files:
         raise BadInput(f"--known {str(folder)!r} holds no cells; they are in the folder results of a sweep's --out")
-    records = [_read_known(path) for path in files]
-    return {record.measured.cell: record for record in records}
-
-
-_MEASURED = TypeAdapter(Measured)
-
-
-def _read_known(path: Path) -> Known:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        settings = Settings.model_validate(found["settings"])  # with what is new since then
-        return Known(path, str(found["scale"]), _MEASURED.validate_python(found), settings)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise BadInput(f"{str(path)!r} is no cell of a sweep, or damaged; move it away") from None
+    adapter, known = TypeAdapter(Measured), {}
+    for path in files:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            settings = Settings.model_validate(found["settings"])  # with what is new since then
+            measured = adapter.validate_python(found)
+            known[measured.cell] = Known(path, str(found["scale"]), measured, settings)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise BadInput(f"{str(path)!r} is no cell of a sweep, or damaged; move it away") from None
+    return known
 
 
 _SEED = re.compile(r"-s(\d+)$")  # at the end of a cell's name
@@ -189,30 +173,27 @@ def collect(
         seeds = {int(end[1]) for name in names if (end := _SEED.search(name))}
         wide = replace(request, seeds=tuple(sorted({*request.seeds, *seeds})))
     if study.kind == "table":
-        rows = (*study.rows, *study.extra.values())
-        wide = replace(wide, rows=rows, datasets=choose_datasets(study, request.scale, None))
+        everywhere = choose_datasets(study, request.scale, None)
+        wide = replace(wide, rows=(*study.rows, *study.extra), datasets=everywhere)
     found = {}
     for place, cell in wide.cells().items():
         run, record = out / CELLS / cell.name, known.get(cell.name)
         one = read_run(cell, run, manifest.get(cell.name, {})) if place in asked or _is_same(cell, run) else None
-        if record is not None and _says_more(record.measured, one, request.measure) and _is_same(cell, record):
-            one = record.measured
+        if record is not None and _is_same(cell, record):
+            says_more = one is None or (request.measure not in one.scores and request.measure in record.measured.scores)
+            one = record.measured if says_more else one
         if one is not None:
             found[place] = one
-    datasets, keys, numbers = ({*column} for column in zip(*found, strict=True)) if found else (set(), set(), set())
+    named = product(request.datasets, (row.key for row in request.rows), request.seeds)
+    datasets, keys, numbers = map(set, zip(*found, *named, strict=True))
     shown = replace(
         wide,
-        datasets=tuple(name for name in wide.datasets if name in {*datasets, *request.datasets}),
-        rows=tuple(row for row in wide.rows if row.key in {*keys, *(row.key for row in request.rows)}),
-        seeds=tuple(seed for seed in wide.seeds if seed in {*numbers, *request.seeds}),
+        datasets=tuple(name for name in wide.datasets if name in datasets),
+        rows=tuple(row for row in wide.rows if row.key in keys),
+        seeds=tuple(seed for seed in wide.seeds if seed in numbers),
         asked=tuple(asked),
     )
     return shown, found
-
-
-def _says_more(known: Measured, one: Measured | None, measure: str) -> bool:
-    """Whether what is known from elsewhere is to be shown in place of a run here."""
-    return one is None or (measure not in one.scores and measure in known.scores)
 
 
 def _is_same(cell: Cell, run: Path | Known) -> bool:

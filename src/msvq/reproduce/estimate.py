@@ -3,9 +3,9 @@
 The time left of a sweep that runs follows by how fast it went so far; that of one to come, by what `msvq plan` times.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
@@ -124,26 +124,17 @@ def measure_speed(cell: Cell, data_root: Path | None, display: Display) -> Speed
     return Speed(time.training / work.steps, time.evaluation / work.evaluations, time.checkpoints)
 
 
-class Planned(NamedTuple):
-    """A cell of a dry run."""
-
-    task: Task
-    state: str  # finished, begun or new
-    seconds: float  # that are left
-
-
-def plan_tasks(tasks: Sequence[Task], *, data_root: Path | None, display: Display) -> list[Planned]:
+def plan_tasks(
+    tasks: Sequence[Task], *, data_root: Path | None, display: Display
+) -> Iterator[tuple[Task, Literal["finished", "begun", "new"], float]]:
     """Every cell with its state and the seconds that are left of it."""
     speeds: dict[str, Speed] = {}
-    planned = []
     for task in tasks:
-        dataset, state, share = task.cell.dataset, "new", 1.0
         if task.is_finished:
-            planned.append(Planned(task, "finished", 0.0))
+            yield task, "finished", 0.0
             continue
-        if (task.run / "config.yaml").is_file():
-            state, share = "begun", 1 - share_done(task.cell, task.run)
+        dataset, begun = task.cell.dataset, (task.run / "config.yaml").is_file()
         if dataset not in speeds:
             speeds[dataset] = measure_speed(task.cell, data_root, display)
-        planned.append(Planned(task, state, speeds[dataset].seconds_left(task, share)))
-    return planned
+        share = 1 - share_done(task.cell, task.run) if begun else 1.0
+        yield task, "begun" if begun else "new", speeds[dataset].seconds_left(task, share)

@@ -1,8 +1,8 @@
 """What can be reproduced and the runs that it takes: studies and their rows, scales, and the cells of both."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -46,7 +46,7 @@ class Study:
     kind: Literal["table", "curves", "false-negatives", "map"]
     rows: tuple[Row, ...]
     datasets: tuple[str, ...] = paper.DATASETS
-    extra: Mapping[str, Row] = field(default_factory=dict)  # rows on request
+    extra: tuple[Row, ...] = ()  # on request
     first_column: str = "method"
 
 
@@ -63,7 +63,7 @@ _LABELS = {
 MAIN = tuple(Row(key, label, key) for key, label in _LABELS.items())
 # warm_start is not in the paper, so a run with it is never the paper's row.
 WARM = Row("msvq-warm", "MSVQ with warm start (ours)", "msvq", ("method.warm_start=0.5",))
-_MORE = (
+EXTRA = (
     Row("msvq-x3", "MSVQ, X3 in teacher 2", "msvq-x3"),
     Row("msvq-x5", "MSVQ with X5", "msvq-x5"),
     WARM,
@@ -72,43 +72,34 @@ _MORE = (
     Row("nnclr-k5", "NNCLR, k = 5", "nnclr", ("method.k=5",)),
     Row("co2", "CO2", "co2"),
 )
-EXTRA = {row.key: row for row in _MORE}
-_ROW = {row.key: row for row in MAIN} | EXTRA
 
 
 def _rows(*keys: str) -> tuple[Row, ...]:
-    return tuple(_ROW[key] for key in keys)
+    named = {row.key: row for row in (*MAIN, *EXTRA)}
+    return tuple(named[key] for key in keys)
 
 
-def _grid(table: Mapping[str, paper.Row], setting: str) -> tuple[Row, ...]:
-    """A row of MSVQ for each value, on the data sets for which the paper has it."""
+def _ablation(name: str, number: str, title: str, symbol: str, setting: str) -> Study:
+    """A row of MSVQ for each value of a setting, on the data sets for which the paper has it."""
     rows = []
-    for value, accuracies in table.items():
+    for value, accuracies in paper.ABLATIONS[name].items():
         there = tuple(name for name, number in zip(paper.DATASETS, accuracies, strict=True) if number is not None)
         rows.append(Row(value, value, "msvq", (f"method.{setting}={value}",), only_on=there))
-    return tuple(rows)
+    return Study(name, number, title, "table", tuple(rows), first_column=symbol)
 
 
-def _ablation(name: str, number: str, title: str, rows: tuple[Row, ...], first_column: str) -> Study:
-    return Study(name, number, title, "table", rows, first_column=first_column)
-
-
-_TEMPERATURE = _grid(paper.TEACHER_TEMPERATURE, "teacher_temp")
-_AUGMENTATION = _grid(paper.TEACHER_AUGMENTATION, "teacher_augmentation")
-_MOMENTUM = _grid(paper.TEACHER_MOMENTUM, "momentum2")
-_QUEUE = _grid(paper.QUEUE_SIZE, "queue_size")
 _POSITION = _rows("msvq", "msvq-x3", "msvq-x5")
 _CURVES = _rows("msvq", "ressl", "mocov2")
-_REST = {key: row for key, row in _ROW.items() if row not in _CURVES}
+_REST = tuple(row for row in (*MAIN, *EXTRA) if row not in _CURVES)
 _FALSE_NEGATIVES = "False negatives found by each soft label and by all"  # the paper does not say on which data set
 _ALL = (
     Study("linear", "table4", "Linear evaluation", "table", MAIN, extra=EXTRA),
     Study("knn", "table5", "kNN evaluation (k = 200)", "table", MAIN, extra=EXTRA),
-    _ablation("teacher-temperature", "table6", "Temperature of the teachers", _TEMPERATURE, "τ_t"),
-    _ablation("teacher-augmentation", "table7", "Augmentation of the teachers' views", _AUGMENTATION, "views"),
-    _ablation("teacher-momentum", "table8", "Momentum of the second teacher", _MOMENTUM, "m_2"),
-    _ablation("queue-size", "table9", "Size of the queues", _QUEUE, "Q"),
-    _ablation("view-position", "table10", "Where the views go", _POSITION, "variant"),
+    _ablation("teacher-temperature", "table6", "Temperature of the teachers", "τ_t", "teacher_temp"),
+    _ablation("teacher-augmentation", "table7", "Augmentation of the teachers' views", "views", "teacher_augmentation"),
+    _ablation("teacher-momentum", "table8", "Momentum of the second teacher", "m_2", "momentum2"),
+    _ablation("queue-size", "table9", "Size of the queues", "Q", "queue_size"),
+    Study("view-position", "table10", "Where the views go", "table", _POSITION, first_column="variant"),
     Study("knn-curves", "figure4", "kNN accuracy over the epochs", "curves", _CURVES, ("cifar10", "cifar100"), _REST),
     Study("false-negatives", "figure5", _FALSE_NEGATIVES, "false-negatives", _rows("msvq"), ("cifar10",)),
     Study("tsne", "figure6", "t-SNE of the test pictures", "map", _rows("mocov2", "msvq"), ("cifar10",)),
@@ -129,7 +120,7 @@ def choose_rows(study: Study, methods: Sequence[str] | None) -> tuple[Row, ...]:
     """The rows that `--methods` names, in the study's order; without it, the paper's."""
     if methods is None:
         return study.rows
-    known = {row.key: row for row in study.rows} | dict(study.extra)
+    known = {row.key: row for row in (*study.rows, *study.extra)}
     for name in methods:
         if name not in known:
             raise unknown("row", name, known)
@@ -225,20 +216,17 @@ class Cell:
         return "-".join([self.dataset, self.method, *changes, f"s{self.seed}"])
 
     @property
-    def assignments(self) -> tuple[str, ...]:
-        """What the run is given over its recipe."""
-        epochs = find_scale(self.scale).epochs
-        return (*self.overrides, *([] if epochs is None else [f"train.epochs={epochs}"]), PRECISION)
+    def arguments(self) -> dict[str, Any]:
+        """What the run is given, by the names of `msvq.pretrain`."""
+        scale = find_scale(self.scale)
+        epochs = [] if scale.epochs is None else [f"train.epochs={scale.epochs}"]
+        overrides = (*self.overrides, *epochs, PRECISION)
+        place = {"recipe": scale.recipe_of(self.dataset), "data": self.dataset}
+        return {**place, "method": self.method, "overrides": overrides, "seed": self.seed}
 
     def settings(self) -> Settings:
         """What the run is to be done with, before data and machine complete it."""
-        return resolve(
-            recipe=find_scale(self.scale).recipe_of(self.dataset),
-            data=self.dataset,
-            method=self.method,
-            overrides=self.assignments,
-            seed=self.seed,
-        )
+        return resolve(**self.arguments)
 
 
 @cache
@@ -249,11 +237,8 @@ def _plain_settings(scale: str, dataset: str, method: str) -> Settings:
 def make_cell(scale: Scale, dataset: str, row: Row, seed: int) -> Cell:
     """The cell of a row. What the recipe says already is no override: so two tables share their common cells."""
     plain = _plain_settings(scale.name, dataset, row.method).method_options
-    changes = []
-    for text in row.overrides:
-        path, value = parse_assignment(text)
-        if plain.get(path.removeprefix("method.")) != value:
-            changes.append(text)
+    told = {text: parse_assignment(text) for text in row.overrides}
+    changes = [text for text, (path, value) in told.items() if plain.get(path.removeprefix("method.")) != value]
     return Cell(scale.name, dataset, row.method, tuple(changes), seed)
 
 

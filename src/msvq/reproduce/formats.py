@@ -1,16 +1,36 @@
-"""A study's JSON in other forms: tables and sentences, and these as Markdown, LaTeX and CSV, from the JSON alone."""
+"""A study's JSON in every other form: tables and sentences, as Markdown, LaTeX and CSV; figures, files and a page."""
 
+import base64
 import csv
 import io
+import json
+import operator
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from msvq.core.errors import BadInput
+from msvq.core.files import write_text
 from msvq.preflight.plan import duration
+from msvq.report.chart import COLOURS
+from msvq.report.figures import draw_line, draw_maps, save_figure
+from msvq.report.page import resource, templates
+from msvq.report.records import read_record
+from msvq.reproduce.experiments import STUDIES, find_scale
 from msvq.reproduce.paper import SOURCES, TITLES
+from msvq.reproduce.sweep import RESULTS, read_manifest
 from msvq.reproduce.tables import MEASURES, UNMEASURED
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE = "report.html"
+Y_LABELS = {"curves": "kNN accuracy (%)", "false-negatives": "false negatives found per picture"}
 DASH = "-"
 CLAIMS, OTHERS = "Claims", "also published"  # a section, and a column
 Result = Mapping[str, Any]
@@ -24,9 +44,7 @@ def number(value: float | None, *, sign: bool = False) -> str:
 
 def spread(summary: Mapping[str, Any] | None) -> str:
     """Mean ± deviation."""
-    if summary is None:
-        return DASH
-    return number(summary["mean"]) + _deviation(summary["std"])
+    return DASH if summary is None else number(summary["mean"]) + _deviation(summary["std"])
 
 
 def table_grid(result: Result, dataset: str) -> Grid:
@@ -241,12 +259,12 @@ def as_csv(result: Result) -> str:
     if result["kind"] == "table":
         return _csv(CSV_COLUMNS, _table_lines(result))
     curves = [
-        {**point, "dataset": panel["dataset"], "series": name}
+        _of(result) | point | {"dataset": panel["dataset"], "series": name}
         for panel in result.get("panels", ())
         for name, points in panel["series"].items()
         for point in points
     ]
-    return _csv(CURVE_COLUMNS, (_of(result) | line for line in curves))
+    return _csv(CURVE_COLUMNS, curves)
 
 
 def claims_csv(result: Result) -> str:
@@ -288,3 +306,97 @@ def _table_lines(result: Result) -> Iterable[Mapping[str, Any]]:
                 others = {"also_published": other_published(cell) if name == measure else ""}
                 numbers = {"measure": name, "difference": differences.get(name), "seeds": value["seeds"]}
                 yield place | means | told | numbers | others
+
+
+def draw_curves(result: Result, path: Path) -> list[Path]:
+    """Curves over the epochs, a panel for each data set, the deviation over seeds as a band."""
+    panels = [panel for panel in result["panels"] if any(panel["series"].values())]
+    if not panels:
+        return []
+
+    def draw(figure: "Figure") -> None:
+        figure.set_size_inches(1.2 + 4.4 * len(panels), 3.6)
+        axes_of = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, panel in zip(axes_of, panels, strict=True):
+            for style, (name, points) in enumerate(panel["series"].items()):
+                draw_line(axes, [(point["epoch"], point["mean"]) for point in points], name, style)
+                known = [point for point in points if point["std"] is not None]
+                band = [(one["epoch"], one["mean"] - one["std"], one["mean"] + one["std"]) for one in known]
+                if band:
+                    colour = COLOURS[style % len(COLOURS)]
+                    axes.fill_between(*zip(*band, strict=True), color=colour, alpha=0.15, linewidth=0)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set(xlabel="epoch", title=TITLES[panel["dataset"]])
+            if steps := panel["steps_per_epoch"]:
+                over = axes.secondary_xaxis(
+                    -0.24, functions=(partial(operator.mul, steps), lambda number, steps=steps: number / steps)
+                )
+                over.set_xlabel("steps")
+        axes_of[0].set(ylabel=Y_LABELS[result["kind"]])
+        axes_of[0].legend(frameon=False)
+
+    return save_figure(draw, path)
+
+
+def draw_tsne(runs: Mapping[str, Path], path: Path) -> list[Path]:
+    """Maps of finished runs side by side: title -> run directory."""
+    draw = draw_maps([replace(read_record(run), title=title) for title, run in runs.items()])
+    return [] if draw is None else save_figure(draw, path)
+
+
+def write_study(out: Path, result: Result, figures: list[Path]) -> list[Path]:
+    """Write a result as JSON, Markdown, LaTeX and CSV. Returns the files, the Markdown first."""
+    name, folder = result["name"], out / RESULTS
+    picture = next((file.name for file in figures if file.suffix == ".svg"), None)
+    texts = {
+        ".md": markdown(result, figure=picture),
+        ".json": json.dumps(result, indent=1) + "\n",
+        ".tex": latex(result),
+        ".csv": as_csv(result),
+    }
+    if result["claims"]:
+        texts["-claims.csv"] = claims_csv(result)
+    for ending, text in texts.items():
+        write_text(folder / f"{name}{ending}", text)
+    return [*(folder / f"{name}{ending}" for ending in texts), *figures]
+
+
+def write_page(out: Path) -> Path:
+    """The page about everything that was reproduced in this directory so far."""
+    manifest, note = read_manifest(out), ""
+    scale, studies, unreadable = manifest["scale"], [], []
+    with suppress(BadInput):  # a scale that another version made
+        note = find_scale(scale).note
+    for name in STUDIES:
+        path = out / RESULTS / f"{name}.json"
+        if path.is_file():
+            try:
+                studies.append(_study(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png")))
+            except (ValueError, KeyError, TypeError, AttributeError):  # the numbers of others are worth a page
+                unreadable.append(f"{RESULTS}/{name}.json")
+    page = templates().get_template("reproduction.html")
+    text = page.render(
+        title=f"Reproduction of MSVQ, scale {scale}",
+        scale=scale,
+        note=note[:1].upper() + note[1:],
+        studies=studies,
+        wordy=(OTHERS, "verdict"),  # columns of words, which wrap
+        unreadable=unreadable,
+        cells=sorted(manifest["cells"].items()),
+        style=resource("page.css"),
+    )
+    write_text(out / PAGE, text)
+    return out / PAGE
+
+
+def _study(result: Result, picture: Path) -> dict[str, Any]:
+    shown = base64.b64encode(picture.read_bytes()).decode() if picture.is_file() else ""
+    return {
+        "name": result["name"],
+        "heading": heading(result),
+        "figure": f"data:image/png;base64,{shown}" if shown else "",
+        "sections": sections(result),
+        "crossings": crossing_sentences(result),
+        "notes": notes(result),
+        "command": result["command"],
+    }

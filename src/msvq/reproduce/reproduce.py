@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
@@ -15,11 +17,14 @@ from msvq.core.errors import BadInput
 from msvq.core.files import downloads, expanduser
 from msvq.data.sources import open_dataset
 from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, read_benchmark
+from msvq.preflight.plan import duration
+from msvq.reproduce import formats
 from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
-from msvq.reproduce.estimate import Planned, plan_tasks
+from msvq.reproduce.estimate import plan_tasks
 from msvq.reproduce.experiments import (
     CELLS,
     SCALES,
+    STUDIES,
     Request,
     Task,
     check_run,
@@ -30,14 +35,13 @@ from msvq.reproduce.experiments import (
     is_finished,
     make_tasks,
 )
-from msvq.reproduce.formats import heading
-from msvq.reproduce.page import draw_curves, draw_tsne, write_page, write_study
 from msvq.reproduce.sweep import RESULTS, SweepDisplay, check_out, read_manifest, run_tasks, sweep_directory
 from msvq.reproduce.tables import build_result
 from msvq.train.resume import has_checkpoint
 from msvq.train.signals import Interrupted
 
 MAX_JOBS = 64
+WIDE = 120  # columns of a terminal that has room for every table
 
 
 class Sweep(NamedTuple):
@@ -72,16 +76,9 @@ def plan_sweep(
     num_seeds = size.num_seeds if seeds is None else seeds
     if num_seeds < 1:
         raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
-    if study.kind == "map":
-        num_seeds = 1  # a picture of one run
-    request = Request(
-        study=study,
-        scale=size,
-        datasets=choose_datasets(study, size, datasets),
-        rows=choose_rows(study, methods),
-        seeds=tuple(range(num_seeds)),
-        linear=linear,
-    )
+    num_seeds = 1 if study.kind == "map" else num_seeds  # a picture of one run
+    chosen = choose_datasets(study, size, datasets)
+    request = Request(study, size, chosen, choose_rows(study, methods), tuple(range(num_seeds)), linear)
     if linear and request.measure == "knn":
         raise BadInput(f"--linear is for tables of linear accuracy; {study.name} is measured by kNN: leave it out")
     place = out or Path("runs") / f"reproduce-{size.name}"
@@ -111,12 +108,6 @@ def check_sweep(sweep: Sweep, jobs: int) -> None:
     check_out(sweep.out, sweep.request.scale.name)
     for task in sweep.tasks:
         check_run(task.cell, task.run)
-
-
-def dry_run(sweep: Sweep, *, data_root: Path | None, jobs: int, console: Console) -> list[Planned]:
-    """The cells and how long they will take; nothing is trained or written."""
-    check_sweep(sweep, jobs)
-    return plan_tasks(sweep.tasks, data_root=data_root, display=Display(console))
 
 
 class Outcome(NamedTuple):
@@ -149,7 +140,7 @@ def reproduce(
 
     # the cells, and what they come to
     with sweep_directory(out, scale, tasks):
-        title = heading({"number": study.number, "title": study.title, "scale": scale})
+        title = formats.heading({"number": study.number, "title": study.title, "scale": scale})
         cells = f"{len(tasks)} cell{'' if len(tasks) == 1 else 's'}, {len(tasks) - len(left)} of them finished"
         more = f"; {sweep.num_covered} more are known from elsewhere" if sweep.num_covered else ""
         display.note(f"{title}: {cells}, in {out}{more}")
@@ -218,10 +209,79 @@ def write_comparison(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     result = build_result(request, found, command=sweep.command)
     path, figures = out / RESULTS / request.study.name, []
     if request.study.kind in ("curves", "false-negatives"):
-        figures = draw_curves(result, path)
+        figures = formats.draw_curves(result, path)
     elif request.study.kind == "map":
         titles = {row.key: row.label for row in request.rows}
         runs = {titles[key]: out / CELLS / one.cell for (_, key, _), one in found.items()}
-        figures = draw_tsne(runs, path) if runs else []
-    files = write_study(out, result, figures)
-    return result, [write_page(out), *files]
+        figures = formats.draw_tsne(runs, path)
+    files = formats.write_study(out, result, figures)
+    return result, [formats.write_page(out), *files]
+
+
+def show_list(console: Console) -> None:
+    """Print what there is."""
+    table = Table("name", "the paper's", "what", "rows", box=box.SIMPLE, pad_edge=False)
+    for study in STUDIES.values():
+        table.add_row(study.name, study.number, study.title, str(len(study.rows)))
+    console.print(table)
+    for scale in SCALES.values():
+        Display(console).note(f"--scale {scale.name}: {scale.note} ({', '.join(scale.datasets)})")
+    Display(console).note("Start with: msvq reproduce linear --scale smoke")
+
+
+def dry_run(sweep: Sweep, *, data_root: Path | None, jobs: int, console: Console) -> None:
+    """Print the cells and how long they will take; nothing is trained or written."""
+    check_sweep(sweep, jobs)
+    planned = list(plan_tasks(sweep.tasks, data_root=data_root, display=Display(Console(stderr=True))))
+    say = Display(console).note
+    if sweep.num_covered:
+        say(f"{sweep.num_covered} cells are known from elsewhere, and are not run")
+    if not planned:
+        say("there is nothing left to run; the same command without --dry-run writes the tables")
+        return
+    table = Table("cell", "state", "after it", "left", box=box.SIMPLE, pad_edge=False)
+    for task, state, seconds in planned:
+        left = duration(seconds) if seconds else "-"
+        table.add_row(task.cell.name, state, ", ".join(task.protocols) or "-", left)
+    console.print(table)
+    total = sum(seconds for _, _, seconds in planned)
+    say(f"{len(planned)} cells in {sweep.out}, {total / 3600:.2f} hours one after the other")
+    if total:
+        say(
+            "A few steps of MSVQ on each data set were timed; other methods follow by their passes through the network."
+        )
+    if jobs > 1:
+        say(f"--jobs {jobs} shares the processors, so on a CPU it saves little; on a GPU it fills the gaps.")
+
+
+def as_table(title: str, grid: formats.Grid, *, narrow: bool) -> Table:
+    """For a terminal."""
+    header, rows = grid
+    kept = [place for place, name in enumerate(header) if not (narrow and name == formats.OTHERS)]
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for place in kept:
+        table.add_column(header[place], overflow="fold", justify="left" if place == 0 else "right")
+    for row in rows:
+        table.add_row(*(row[place] for place in kept))
+    return table
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """Print a result's tables, the failures, and where everything is."""
+    say = Display(console).note
+    say(formats.heading(outcome.result))
+    narrow = console.width < WIDE
+    for title, grid in formats.sections(outcome.result):
+        if narrow and title == formats.CLAIMS:  # a table of them has no room
+            say(title)
+            for claim, dataset, told, here, seeds, p, verdict in grid[1]:
+                say(f"- {claim}:")
+                say(f"  {dataset}: {verdict}; here {here}, published {told}, seeds {seeds}, p {p}")
+        else:
+            console.print(as_table(title, grid, narrow=narrow))
+    for note in [*formats.crossing_sentences(outcome.result), *formats.notes(outcome.result)]:
+        say(note)
+    for cell, reason in outcome.failed.items():
+        say(f"failed: {cell}: {reason}")
+    say(f"report  {outcome.files[0]}")
+    say(f"tables  {outcome.files[1].with_suffix('')}.md .json .tex .csv")

@@ -5,13 +5,13 @@ A sweep is a directory with a manifest; its cells run in child processes (worker
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -35,7 +35,7 @@ from msvq.train.signals import Interrupted, Interruptions
 
 MANIFEST, RESULTS, LOGS, ERRORS = "sweep.json", "results", "logs", "errors.log"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
-LOOK = 0.5  # seconds between looks at how far the cells are
+LOOK = 1.0  # seconds between looks at how far the cells are
 WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
 GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
 
@@ -77,39 +77,17 @@ def add_to_manifest(out: Path, cell: str, seconds: float, answer: Mapping[str, A
     """Write down what a cell took since the last time, all together; if it is over, also why it failed if it did."""
     manifest, answer = read_manifest(out), answer or {}
     known = manifest["cells"].get(cell, {})
-    seconds += known.get("seconds", 0.0)
-    failed = {"failed": answer["reason"]} if answer.get("state") == "failed" else {}
-    memory = max(known.get("training_memory") or 0, answer.get("memory") or 0)
-    held = {"training_memory": memory} if memory else {}
-    manifest["cells"][cell] = {"seconds": round(seconds, 1), **held, **failed}
+    facts = {"seconds": round(seconds + known.get("seconds", 0.0), 1)}
+    if memory := max(known.get("training_memory") or 0, answer.get("memory") or 0):
+        facts["training_memory"] = memory
+    if answer.get("state") == "failed":
+        facts["failed"] = answer["reason"]
+    manifest["cells"][cell] = facts
     _write_manifest(out, manifest)
 
 
 def _write_manifest(out: Path, manifest: Mapping[str, Any]) -> None:
     write_text(out / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-@dataclass
-class Worker:
-    """A child process, and the task that it is at."""
-
-    process: subprocess.Popen[str]
-    task: Task | None = None
-    noted: float = 0.0  # when the time it takes was last written down
-    leaves: bool = False  # it was stopped, and takes no more
-
-    def since_note(self) -> float:
-        """Seconds since the last note, which is now."""
-        before, self.noted = self.noted, time.monotonic()
-        return self.noted - before
-
-    def give(self, order: Mapping[str, Any], task: Task) -> None:
-        """Have it run a cell."""
-        self.task, self.noted = task, time.monotonic()
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
 
 
 @dataclass
@@ -120,12 +98,13 @@ class Pool:
     log: Path
     data_root: Path | None
     compiled: bool = False
-    workers: list[Worker] = field(default_factory=list)
-    answers: "queue.Queue[tuple[Worker, str | None]]" = field(default_factory=queue.Queue)
+    processes: "list[subprocess.Popen[str]]" = field(default_factory=list)
+    idle: "list[subprocess.Popen[str]]" = field(default_factory=list)
+    running: "dict[Future[dict[str, Any]], Task]" = field(default_factory=dict)  # by the answer that is to come
 
     def start(self, task: Task) -> None:
         """Begin a task in a process that has none."""
-        worker = next((one for one in self.workers if one.task is None and not one.leaves), None) or self._more()
+        process = self.idle.pop() if self.idle else self._more()
         order = {
             "cell": asdict(task.cell),
             "out": str(task.run),
@@ -134,9 +113,15 @@ class Pool:
             "compile": self.compiled,
             "log": str(self.log / f"{task.cell.name}.log"),
         }
-        worker.give(order, task)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead: that is noticed where its answer would be read
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+        answer: Future[dict[str, Any]] = Future()
+        self.running[answer] = task
+        threading.Thread(target=self._listen, args=(process, answer), daemon=True).start()
 
-    def _more(self) -> Worker:
+    def _more(self) -> "subprocess.Popen[str]":
         told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # "4,2" is for nested regions
         threads = max(1, (int(told) if told.isdigit() else available_cores()) // self.jobs)
         self.log.mkdir(parents=True, exist_ok=True)
@@ -150,60 +135,40 @@ class Pool:
                 env=child_environment(OMP_NUM_THREADS=str(threads)),
                 start_new_session=True,  # Ctrl-C reaches the sweep, which passes it on once
             )
-        worker = Worker(process)
-        self.workers.append(worker)
-        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
-        return worker
+        self.processes.append(process)
+        return process
 
-    def _listen(self, worker: Worker) -> None:
-        assert worker.process.stdout is not None
-        for line in worker.process.stdout:
-            self.answers.put((worker, line))
-        self.answers.put((worker, None))
-
-    def wait(self) -> tuple[Task, float, dict[str, Any]] | None:
-        """The next task that is over, its seconds since the last note and its answer; or nothing after a moment."""
-        try:
-            worker, line = self.answers.get(timeout=LOOK)
-        except queue.Empty:
-            return None
-        task, seconds = worker.task, worker.since_note()
-        worker.task = None
-        if line is None:
-            self.workers.remove(worker)
-            code = worker.process.wait()
-            if task is None:
-                return None
-            reason = f"its process ended with code {code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
-            return task, seconds, {"state": "failed", "reason": reason}
-        assert task is not None
-        answer: dict[str, Any] = json.loads(line)
-        worker.leaves = answer["state"] == "stopped"
-        return task, seconds, answer
-
-    @property
-    def running(self) -> list[Task]:
-        """What is being done."""
-        return [worker.task for worker in self.workers if worker.task is not None]
+    def _listen(self, process: "subprocess.Popen[str]", answer: "Future[dict[str, Any]]") -> None:
+        """Wait for how a task went; a process that ends without a word has failed it."""
+        assert process.stdout is not None
+        if line := process.stdout.readline():
+            told = json.loads(line)
+            if told["state"] != "stopped":  # then it leaves
+                self.idle.append(process)
+        else:
+            code = process.wait()
+            memory = " (out of memory?)" if code == -signal.SIGKILL else ""
+            told = {"state": "failed", "reason": f"its process ended with code {code}{memory}"}
+        answer.set_result(told)
 
     def stop(self) -> None:
         """Ask every process to save and leave."""
-        for worker in self.workers:
-            worker.process.terminate()
+        for process in self.processes:
+            process.terminate()
 
     def close(self) -> None:
         """Let the processes go; one that does not leave in time is ended."""
-        for worker in self.workers:
-            assert worker.process.stdin is not None
+        for process in self.processes:
+            assert process.stdin is not None
             with suppress(OSError):
-                worker.process.stdin.close()  # who is at work stops at that
+                process.stdin.close()  # who is at work stops at that
         until = time.monotonic() + GRACE
-        for worker in self.workers:
+        for process in self.processes:
             try:
-                worker.process.wait(timeout=max(0.1, until - time.monotonic()))
+                process.wait(timeout=max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+                process.kill()
+                process.wait()
 
 
 class SweepDisplay:
@@ -212,19 +177,18 @@ class SweepDisplay:
     def __init__(self, console: Console, tasks: Sequence[Task]) -> None:
         self.say, self.num = Display(console).note, len(tasks)
         self.work = {task.cell.name: count_work(task.cell, task.protocols) for task in tasks}
-        finished = [task.cell.name for task in tasks if task.is_finished]
-        self.total, self.done = sum(one.total for one in self.work.values()), len(finished)
-        self.achieved = {name: self.work[name].total for name in finished}
+        self.total = sum(work.total for work in self.work.values())
+        self.achieved = {task.cell.name: self.work[task.cell.name].total for task in tasks if task.is_finished}
+        self.before = sum(self.achieved.values())  # an earlier sweep's work says nothing about our speed
+        self.done = len(self.achieved)
         self.running: dict[str, tuple[Task, float]] = {}  # with the time of its start
-        self.before: float | None = None
-        self.looked = 0.0
         self.bar: Progress | None = None
         if console.is_terminal:
             columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[facts]}"))
             self.bar = Progress(*columns, console=console)
 
     def __enter__(self) -> Self:
-        self.started, self.before = time.monotonic(), None
+        self.started = time.monotonic()
         if self.bar is not None:
             self.bar.start()
             self.task = self.bar.add_task("starting", total=max(1.0, self.total), facts="")
@@ -239,33 +203,28 @@ class SweepDisplay:
         name = task.cell.name
         self.running[name] = (task, time.monotonic())
         self.achieved[name] = self.work[name].done(task)
-        if self.before is not None:
-            self.before += self.achieved[name]  # an earlier sweep's work says nothing about our speed
+        self.before += self.achieved[name]
         going_on = " goes on" if self.achieved[name] else ""
         if self.bar is None:
             self.say(f"[{self.done + len(self.running)}/{self.num}] {name}{going_on} ...")
 
     def end(self, task: Task, answer: Mapping[str, Any]) -> None:
         """A cell is over."""
-        name, run = task.cell.name, task.run
-        _, started = self.running.pop(name)
-        took = f"{name}: {answer['state']} after {timedelta(seconds=round(time.monotonic() - started))}"
-        if answer["state"] == "finished":
+        name, state = task.cell.name, answer["state"]
+        told = f"{name}: {state} after {timedelta(seconds=round(time.monotonic() - self.running.pop(name)[1]))}"
+        if state == "finished":
             self.done += 1
-        scores = [line["knn_top1"] for line in read_metrics(run / "metrics.jsonl") if line.get("knn_top1") is not None]
-        knn = f", kNN {scores[-1]:.1f} %" if scores and answer["state"] == "finished" else ""
-        why = f" ({answer['reason']})" if answer["reason"] else ""
-        if answer["state"] != "stopped":
+            lines = read_metrics(task.run / "metrics.jsonl")
+            scores = [line["knn_top1"] for line in lines if line.get("knn_top1") is not None]
+            told += f", kNN {scores[-1]:.1f} %" if scores else ""
+        if answer["reason"]:
+            told += f" ({answer['reason']})"
+        if state != "stopped":
             self.achieved[name] = self.work[name].total
-        self.say(f"{took}{knn}{why}; {self._left()}")
+        self.say(f"{told}; {self._left()}")
 
     def look(self) -> None:
-        """See how far the running cells are; every few seconds is enough."""
-        if self.before is None:
-            self.before = sum(self.achieved.values())
-        if time.monotonic() - self.looked < 2:
-            return
-        self.looked = time.monotonic()
+        """See how far the running cells are."""
         for name, (task, _) in self.running.items():
             self.achieved[name] = self.work[name].done(task)
         if self.bar is not None:
@@ -275,8 +234,7 @@ class SweepDisplay:
             self.bar.update(self.task, completed=done, description=cells, facts=f"{names}  {self._left()}")
 
     def _left(self) -> str:
-        done = sum(self.achieved.values())
-        left = time_left(time.monotonic() - self.started, self.before or 0.0, done, self.total)
+        left = time_left(time.monotonic() - self.started, self.before, sum(self.achieved.values()), self.total)
         return "time left not known yet" if left is None else f"{timedelta(seconds=round(left))} left"
 
 
@@ -290,39 +248,41 @@ def run_tasks(
     display: SweepDisplay,
 ) -> dict[str, str]:
     """Run what is not finished. Returns the cells that failed, with the reasons; raises when it was interrupted."""
-    left = [task for task in tasks if not task.is_finished]
+    waiting = [task for task in tasks if not task.is_finished]
     failed: dict[str, str] = {}
-    if not left:
+    if not waiting:
         return failed
     # Shares of the processors, on which the last bits depend, are the same however many cells are left.
-    pool = Pool(min(jobs, len(tasks)), out / LOGS, data_root, compiled)
-    waiting, asked = list(left), False
+    pool, asked = Pool(min(jobs, len(tasks)), out / LOGS, data_root, compiled), False
+    noted: dict[str, float] = {}  # when the time that a cell takes was last written down
     with display, Interruptions(display.say) as stop:
         try:
-            while waiting or pool.running:
+            while pool.running or (waiting and stop.wanted is None):
                 while waiting and len(pool.running) < pool.jobs and stop.wanted is None:
                     task = waiting.pop(0)
+                    noted[task.cell.name] = time.monotonic()
                     display.begin(task)
                     pool.start(task)
                 if stop.wanted is not None and not asked:
                     asked = True
                     pool.stop()
-                if stop.wanted is not None and not pool.running:
-                    break
-                over = pool.wait()
-                for worker in pool.workers:
-                    if worker.task is not None and time.monotonic() - worker.noted > WRITE:
-                        add_to_manifest(out, worker.task.cell.name, worker.since_note())
-                if over is not None:
-                    task, seconds, answer = over
-                    if answer["state"] == "failed" and stop.wanted is not None:
-                        answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
-                    elif answer["state"] == "stopped" and stop.wanted is None:
-                        answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
-                    add_to_manifest(out, task.cell.name, seconds, answer)
-                    if answer["state"] == "failed":
-                        failed[task.cell.name] = answer["reason"]
-                    display.end(task, answer)
+                over, _ = wait(pool.running, timeout=LOOK, return_when=FIRST_COMPLETED)
+                for future, task in list(pool.running.items()):
+                    name, now = task.cell.name, time.monotonic()
+                    if future in over:
+                        del pool.running[future]
+                        answer = future.result()
+                        if answer["state"] == "failed" and stop.wanted is not None:
+                            answer |= {"state": "stopped", "reason": ""}  # it was ended before it could answer
+                        elif answer["state"] == "stopped" and stop.wanted is None:
+                            answer |= {"state": "failed", "reason": "its process was stopped by another; it is saved"}
+                        add_to_manifest(out, name, now - noted[name], answer)
+                        if answer["state"] == "failed":
+                            failed[name] = answer["reason"]
+                        display.end(task, answer)
+                    elif now - noted[name] > WRITE:
+                        add_to_manifest(out, name, now - noted[name])
+                        noted[name] = now
                 display.look()
         finally:
             pool.close()

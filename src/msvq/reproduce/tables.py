@@ -1,6 +1,6 @@
 """A study's results as plain values: what is written to its JSON file, from which every other form is made."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
@@ -12,6 +12,7 @@ from msvq.reproduce.collect import Measured, Score
 from msvq.reproduce.experiments import Place, Request, Row
 
 ALIKE = ("processor", "threads", "device_name", "precision", "compiled")  # of two runs whose times are compared
+COSTS = {"time": "seconds_per_picture", "memory": "memory"}  # of training: what a run's measurement calls it
 Found = Mapping[Place, Measured]  # what the finished cells measured
 
 UNMEASURED: Mapping[str, Any] = {"best": None, "last": None}
@@ -40,21 +41,39 @@ def build_result(request: Request, found: Found, *, command: str) -> dict[str, A
         "command": command,
     }
     if study.kind == "table":
-        result["rows"] = [_row(request, row, found) for row in request.rows]
+        result["rows"] = [
+            {
+                "row": row.key,
+                "label": row.label,
+                "backprop": paper.BACKPROP.get(row.key),
+                "cells": {dataset: _entry(request, row, dataset, found) for dataset in request.datasets},
+            }
+            for row in request.rows
+        ]
     elif study.kind != "map":
         result["panels"] = [_panel(request, dataset, found) for dataset in request.datasets]
     result["claims"] = _claims(request, found)
-    result["cells"] = _cells(request, found)
+    # What the numbers were made from; a cell of two rows stands here once.
+    result["cells"] = {
+        one.cell: {
+            "dataset": dataset,
+            "seed": seed,
+            "scores": {name: {"best": score.best, "last": score.last} for name, score in one.scores.items()},
+            "knn_curve": [[epoch, round(value, 4)] for epoch, value in one.knn_curve],
+            "seconds": one.seconds,
+            "seconds_per_picture": one.seconds_per_picture,
+            "memory": one.memory,
+            "machine": dict(one.machine),
+        }
+        for (dataset, _, seed), one in found.items()
+    }
     return result
 
 
-def _row(request: Request, row: Row, found: Found) -> dict[str, Any]:
-    return {
-        "row": row.key,
-        "label": row.label,
-        "backprop": paper.BACKPROP.get(row.key),
-        "cells": {dataset: _entry(request, row, dataset, found) for dataset in request.datasets},
-    }
+def _scores(found: Found, dataset: str, row: str, measure: str) -> dict[int, Score]:
+    """Seed -> what a row's run on a data set has come to, by one measure."""
+    here = {seed: one.scores for (place, key, seed), one in found.items() if (place, key) == (dataset, row)}
+    return {seed: scores[measure] for seed, scores in here.items() if measure in scores}
 
 
 def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, Any]:
@@ -65,15 +84,15 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     measure, study = request.measure, request.study.name
     sources = list(paper.published(study, row.key, dataset).items())
     source, value = (None, None) if paper.main_value(study, row.key, dataset) is None else sources.pop(0)
-    cells = {seed: found[dataset, row.key, seed] for seed in request.seeds if (dataset, row.key, seed) in found}
-    scores = {seed: cell.scores[measure] for seed, cell in cells.items() if measure in cell.scores}
-    asked = [seed for seed in request.seeds if request.is_asked((dataset, row.key, seed))]
-    by_epoch = _by_epoch(scores.values())
-    more = {name: _other_measure(cells.values(), name) for name in ("knn", "knn-all", "linear") if name != measure}
+    scores = {name: _scores(found, dataset, row.key, name) for name in (measure, "knn", "knn-all", "linear")}
+    ours = scores.pop(measure)
+    by_epoch = _by_epoch(ours.values())
+    more = {name: {**_by_epoch(of.values()), "seeds": len(of)} if of else None for name, of in scores.items()}
     compared = None if measure == "probe" else by_epoch["best"]
     if measure == "knn" and request.fewer_vote:
         compared = (more["knn-all"] or UNMEASURED)["last"]  # as in the paper, which online kNN with fewer labels is not
     linear = (more.get("linear") or UNMEASURED)["best"] if study != "knn" else None
+    missing = [seed for seed in request.seeds if request.is_asked((dataset, row.key, seed)) and seed not in ours]
     return {
         "published": value,
         "source": source,
@@ -82,8 +101,8 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
         **more,
         "difference": compared["mean"] - value if compared and value is not None else None,
         "linear_difference": linear["mean"] - value if linear and value is not None else None,
-        "values": {str(seed): {"best": score.best, "last": score.last} for seed, score in scores.items()},
-        "seeds_missing": len(set(asked) - set(scores)) if row.is_on(dataset) else 0,
+        "values": {str(seed): {"best": score.best, "last": score.last} for seed, score in ours.items()},
+        "seeds_missing": len(missing) if row.is_on(dataset) else 0,
         "is_there": row.is_on(dataset),
     }
 
@@ -94,32 +113,23 @@ def _by_epoch(scores: Collection[Score]) -> dict[str, Any]:
     return {epoch: summary and summary._asdict() for epoch, summary in found.items()}
 
 
-def _other_measure(cells: Iterable[Measured], protocol: str) -> dict[str, Any] | None:
-    """What another protocol than the table's says of the same runs."""
-    scores = [cell.scores[protocol] for cell in cells if protocol in cell.scores]
-    return {**_by_epoch(scores), "seeds": len(scores)} if scores else None
-
-
 def _claims(request: Request, found: Found) -> list[dict[str, Any]]:
     """The paper's claims that this study decides, by the best epoch; and by all labels, where fewer vote in it."""
+
+    def best(dataset: str, measure: str, row: str) -> dict[int, float]:
+        return {seed: score.best for seed, score in _scores(found, dataset, row, measure).items()}
+
+    study = request.study
     claims: list[dict[str, Any]] = []
     for dataset in request.datasets:
-
-        def best(row: str, measure: str = request.measure, dataset: str = dataset) -> dict[int, float]:
-            return {
-                seed: one.scores[measure].best
-                for (place, key, seed), one in found.items()
-                if (place, key) == (dataset, row) and measure in one.scores
-            }
-
         rows = [row.key for row in request.rows if row.is_on(dataset)]
-        claims += judge(request.study.name, dataset, rows, best)
+        claims += judge(study.name, dataset, rows, partial(best, dataset, request.measure))
         if request.measure == "knn" and request.fewer_vote:
-            for claim in judge(request.study.name, dataset, rows, partial(best, measure="knn-all")):
+            for claim in judge(study.name, dataset, rows, partial(best, dataset, "knn-all")):
                 claims.append(claim | {"claim": f"{claim['claim']}, by all labels"})
-        if request.study.name in ("linear", "knn") and {"msvq", "ressl"} <= set(rows):
-            claims += [judge_cost(dataset, what, _cost_ratios(what, dataset, found)) for what in ("time", "memory")]
-        if request.study.kind == "false-negatives":
+        if study.name in ("linear", "knn") and {"msvq", "ressl"} <= set(rows):
+            claims += [judge_cost(dataset, what, _cost_ratios(what, dataset, found)) for what in COSTS]
+        if study.kind == "false-negatives":
             claims.append(judge_false_negatives(dataset, _last_found(dataset, found)))
     return claims
 
@@ -134,9 +144,9 @@ def _cost_ratios(what: str, dataset: str, found: Found) -> dict[int, float]:
         one, other = (found.get((dataset, row, seed)) for row in ("msvq", "ressl"))
         if one is None or other is None or any(one.machine.get(key) != other.machine.get(key) for key in ALIKE):
             continue
-        compiled = what == "time" and one.machine.get("compiled")
-        if what in one.cost and what in other.cost and not compiled:
-            ratios[seed] = one.cost[what] / other.cost[what]
+        ours, theirs = getattr(one, COSTS[what]), getattr(other, COSTS[what])
+        if ours is not None and theirs is not None and not (what == "time" and one.machine.get("compiled")):
+            ratios[seed] = ours / theirs
     return ratios
 
 
@@ -201,20 +211,3 @@ def crossings(curves: Curves) -> list[dict[str, Any]]:
                 between = {"after": before, "until": after, "seeds": len(shared), "seeds_ahead": agree}
                 found.append({"ahead": ahead, "behind": behind, **between})
     return sorted(found, key=lambda crossing: crossing["until"])
-
-
-def _cells(request: Request, found: Found) -> dict[str, Any]:
-    """What the numbers were made from; a cell of two rows stands here once."""
-    return {
-        one.cell: {
-            "dataset": dataset,
-            "seed": seed,
-            "scores": {name: {"best": score.best, "last": score.last} for name, score in one.scores.items()},
-            "knn_curve": [[epoch, round(value, 4)] for epoch, value in one.knn_curve],
-            "seconds": one.seconds,
-            "seconds_per_picture": one.seconds_per_picture,
-            "memory": one.memory,
-            "machine": dict(one.machine),
-        }
-        for (dataset, _, seed), one in found.items()
-    }

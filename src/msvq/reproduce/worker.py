@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -28,7 +28,7 @@ from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
-from msvq.reproduce.experiments import MADE_BY, Cell, find_scale, is_finished
+from msvq.reproduce.experiments import MADE_BY, Cell, is_finished
 from msvq.runs.encoder import load_encoder
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.train.signals import Interruptions
@@ -42,7 +42,7 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
 
     Returns the most bytes that training held at once, without evaluations, if it trained and the system tells.
     """
-    cell = Cell(**{**order["cell"], "overrides": tuple(order["cell"]["overrides"])})
+    cell = Cell(**order["cell"] | {"overrides": tuple(order["cell"]["overrides"])})
     out, data_root, display = Path(order["out"]), order["data_root"], Display(console)
     if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         # Where it stays busy, the run itself says better what is wrong.
@@ -52,12 +52,8 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
     if not is_finished(out):
         run = pretrain(
             out=out,
-            recipe=find_scale(cell.scale).recipe_of(cell.dataset),
-            data=cell.dataset,
+            **cell.arguments,
             data_root=data_root,
-            method=cell.method,
-            overrides=cell.assignments,
-            seed=cell.seed,
             compile=order["compile"] or None,  # not told: as the recipe has it
             auto_resume=True,
             console=console,
@@ -98,41 +94,29 @@ class TrainingMemory:
 def draw_map(run: Run, data_root: str | None, display: Display) -> None:
     """The embedding map of a run whose recipe leaves it out."""
     data, _ = open_for(run, None, data_root, display=display)
-    try:
+    with closing(data):
         device = resolve_device("auto")
         fresh = build_method(run.config, data.size).to(device).encoder
         encoders = {"before": fresh, "after": load_encoder(run).network.to(device)}
-        save_map(
-            run.path / "eval" / "map.npz", data, encoders, feature_function(data, device, "fp32"), num=MAP_PICTURES
-        )
-    finally:
-        data.close()
+        features = feature_function(data, device, "fp32")
+        save_map(run.path / "eval" / "map.npz", data, encoders, features, num=MAP_PICTURES)
 
 
 def serve(orders: TextIO, answers: TextIO) -> None:
     """Answer orders until there are no more. Who gave them may die: then the run is saved and left."""
-    waiting: queue.Queue[str | None] = queue.Queue()
-    busy = threading.Event()
+    waiting: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
         for line in orders:
             waiting.put(line)
-        waiting.put(None)
-        if busy.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True).start()
-    while (line := waiting.get()) is not None:
-        order = json.loads(line)
-        busy.set()
-        try:
-            answer = _attempt(order)
-        finally:
-            busy.clear()
+    answer = {"state": ""}
+    while answer["state"] != "stopped":
+        answer = _attempt(json.loads(waiting.get()))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-        if answer["state"] == "stopped":
-            return
 
 
 def _attempt(order: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +150,4 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)  # a run that trains saves itself first; what comes after it is done again
     with suppress(KeyboardInterrupt):  # asked to stop while it had nothing to do
         serve(sys.stdin, answers)
-
-
-if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it leaves already

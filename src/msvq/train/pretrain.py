@@ -79,6 +79,8 @@ def pretrain(
                 held.enter_context(locked(out))
                 if is_run(out):
                     remove_leftovers(out / "checkpoints")
+            elif mode != "resume":  # a new run is locked when all else is known to be right
+                check_out(out, overwrite=mode == "overwrite")
 
         # --- settle the configuration
         with errors_on_all_ranks():  # when the main process has put the checkpoints in order
@@ -89,8 +91,6 @@ def pretrain(
                 return False
             check_source(config.data.source)
             device = local_device(resolve_device(config.train.device))
-            if saved is None:
-                check_out(out, overwrite=mode == "overwrite")
 
         # --- open the pictures
         data = open_main_process_first(config, download=download, display=display)

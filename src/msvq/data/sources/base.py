@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -218,19 +219,13 @@ class EncodedSource(ImageSource):
         if workers == 0:
             yield from (perform("decode", chunk, side) for chunk in chunks)
             return
-        pool = Workers(workers)
-        try:
+        with closing(Workers(workers)) as pool:
             yield from pool.map("decode", chunks, side=side)
-        finally:
-            pool.close()
 
     def examined(self, workers: int | None = None) -> Generator[Result]:
         """Records of all pictures, by worker processes."""
-        pool = Workers(workers)
-        try:
+        with closing(Workers(workers)) as pool:
             yield from pool.map("examine", chunked(self, range(len(self))))
-        finally:
-            pool.close()
 
     def bytes_to_pack(self, side: int) -> int:
         """0 if they lie in the cache already."""

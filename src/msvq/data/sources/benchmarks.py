@@ -38,61 +38,33 @@ _TORONTO, _STANFORD = "https://www.cs.toronto.edu/~kriz", "http://ai.stanford.ed
 STL10_LABELLED = 5_000  # of its training pictures
 BENCHMARKS = {
     "cifar10": DatasetSpec(
-        title="CIFAR-10",
-        archive=Archive(
-            f"{_TORONTO}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170_498_071, "cifar-10-batches-py"
-        ),
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2023, 0.1994, 0.2010),
-        size=32,
-        test_size=32,
-        num_classes=10,
-        num_train=50_000,
-        num_test=10_000,
+        "CIFAR-10",
+        Archive(f"{_TORONTO}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170_498_071,
+                "cifar-10-batches-py"),
+        mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010), size=32, test_size=32,
+        num_classes=10, num_train=50_000, num_test=10_000,
     ),
     "cifar100": DatasetSpec(
-        title="CIFAR-100",
-        archive=Archive(
-            f"{_TORONTO}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437, "cifar-100-python"
-        ),
-        mean=(0.5071, 0.4867, 0.4408),
-        std=(0.2675, 0.2565, 0.2761),
-        size=32,
-        test_size=32,
-        num_classes=100,
-        num_train=50_000,
-        num_test=10_000,
+        "CIFAR-100",
+        Archive(f"{_TORONTO}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437,
+                "cifar-100-python"),
+        mean=(0.5071, 0.4867, 0.4408), std=(0.2675, 0.2565, 0.2761), size=32, test_size=32,
+        num_classes=100, num_train=50_000, num_test=10_000,
     ),
     "stl10": DatasetSpec(
-        title="STL-10",
-        archive=Archive(
-            f"{_STANFORD}/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb", 2_640_397_119, "stl10_binary"
-        ),
-        mean=(0.4408, 0.4279, 0.3867),
-        std=(0.2682, 0.2610, 0.2686),
-        size=64,
-        test_size=96,
-        num_classes=10,
-        num_train=105_000,
-        num_test=8_000,
+        "STL-10",
+        Archive(f"{_STANFORD}/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb", 2_640_397_119, "stl10_binary"),
+        mean=(0.4408, 0.4279, 0.3867), std=(0.2682, 0.2610, 0.2686), size=64, test_size=96,
+        num_classes=10, num_train=105_000, num_test=8_000,
     ),
     "tinyimagenet": DatasetSpec(
-        title="Tiny ImageNet",
-        archive=Archive(
-            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-            "90528d7ca1a48142e341f4ef8d21d0de",
-            248_100_043,
-            "tiny-imagenet-200",
-        ),
-        mean=(0.4802, 0.4481, 0.3975),
-        std=(0.2302, 0.2265, 0.2262),
-        size=64,
-        test_size=64,
-        num_classes=200,
-        num_train=100_000,
-        num_test=10_000,
+        "Tiny ImageNet",
+        Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de", 248_100_043,
+                "tiny-imagenet-200"),
+        mean=(0.4802, 0.4481, 0.3975), std=(0.2302, 0.2265, 0.2262), size=64, test_size=64,
+        num_classes=200, num_train=100_000, num_test=10_000,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -231,11 +203,11 @@ def _cifar_batch(path: Path, key: bytes) -> ImageSplit:
     values = _unpickle(path)
     try:
         data, labels = np.asarray(values.get(b"data")), np.asarray(values.get(key))
+        rows = data.dtype == np.uint8 and data.shape == (len(labels), 3072)
+        usable = rows and labels.ndim == 1 and labels.dtype.kind in "iu" and labels.min() >= 0
     except Exception:  # lists of unequal length, arrays without content
-        raise BadInput(f"{path} is not a batch of pictures; extract it again") from None
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072 or labels.shape != data.shape[:1]:
-        raise BadInput(f"{path} is not a batch of pictures; extract it again")
-    if not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
+        usable = False
+    if not usable:
         raise BadInput(f"{path} is not a batch of pictures; extract it again")
     images = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     return ImageSplit(images, labels.astype(np.int64))
