@@ -37,7 +37,6 @@ BEHIND = {
 # What is run by other tests, or runs the tests.
 ELSEWHERE = {
     "make demo": "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
-    "make check": "Makefile::check",
     "make test": "Makefile::test",
     "make check": "Makefile::check",
     "make lint": "Makefile::lint",
