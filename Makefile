@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 INSTALL := $(RUN)/python -m pip install --quiet --constraint constraints.txt --editable
-PYTEST := OMP_NUM_THREADS=1 $(RUN)/python -m pytest --numprocesses auto    # a core each
+# A core each, file by file, in the order of tests/conftest.py.
+PYTEST := OMP_NUM_THREADS=1 $(RUN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check faults site lint static clean
 
@@ -12,9 +13,9 @@ demo: $(VENV)/.demo
 	$(RUN)/msvq demo
 
 test: $(VENV)/.test lint
-	$(PYTEST) --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
-check: $(VENV)/.test static    # while working: what takes seconds
+check: $(VENV)/.test static    # while working: a minute or two
 	$(PYTEST) -m 'not slow'
 
 faults: $(VENV)/.test    # kills, full disks, damaged files: some minutes

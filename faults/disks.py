@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from faults.small import Child, Row, assert_same, train
+from faults.small import Child, Row, assert_same, train, undisturbed
 from msvq.core.files import LOCK, RUN_FILES, WRITTEN_IN_PLACE
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.resume import has_checkpoint
@@ -19,7 +19,7 @@ from msvq.train.resume import has_checkpoint
 
 def full_disk(folder: Path, quick: bool) -> Row:
     """The disk is full while a checkpoint is written: by an injected error at each of its stages."""
-    whole = train(folder / "whole").path
+    whole = undisturbed()
     places, generator = ("write", "fsync", "replace"), random.Random(2)
     tried = 1 if quick else 12
     for number in range(tried):
@@ -84,7 +84,7 @@ def read_only(folder: Path, quick: bool) -> Row:
 
 def lost_permission(folder: Path, quick: bool) -> Row:
     """The right to write is taken from a run, as a user who is not root, while it is saving."""
-    whole, generator = train(folder / "whole").path, random.Random(3)
+    whole, generator = undisturbed(), random.Random(3)
     tried = 1 if quick else 10
     for number in range(tried):
         home = folder / f"home{number}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from faults.small import SETTINGS, Child, Row, assert_same, train
+from faults.small import SETTINGS, Child, Row, assert_same, train, undisturbed
 from msvq.data.patterns import make_patterns
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.train.resume import has_checkpoint
@@ -24,7 +24,7 @@ STREAM = [*(s for s in SETTINGS if not s.startswith("data.limit")), "data.mode=s
 def kills(folder: Path, quick: bool) -> Row:
     """SIGKILL at random instants, each followed by a resume; the end is that of a run that nobody disturbed."""
     wanted = 3 if quick else 100
-    whole, out = train(folder / "whole").path, folder / "killed"
+    whole, out = undisturbed(), folder / "killed"
     generator, num, saving, rounds = random.Random(0), 0, 0, 0
     while num < wanted:  # a run may be over before all kills are done: then another begins
         rounds += 1
@@ -62,7 +62,7 @@ def kills(folder: Path, quick: bool) -> Row:
 def signals(folder: Path, quick: bool) -> Row:
     """SIGTERM and SIGINT: the run saves, stops, and goes on."""
     wanted = 1 if quick else 20
-    whole, out, generator, num = train(folder / "whole").path, folder / "stopped", random.Random(1), 0
+    whole, out, generator, num = undisturbed(), folder / "stopped", random.Random(1), 0
     while num < wanted:
         child = Child(lambda: train(out, auto_resume=True))
         while not has_checkpoint(out) and child.ended() is None:
@@ -90,7 +90,7 @@ def signals(folder: Path, quick: bool) -> Row:
 def second_signals(folder: Path, quick: bool) -> Row:
     """Two signals, one behind the other: the second does not wait for the checkpoint of the first."""
     wanted = 1 if quick else 10
-    whole, out, generator, num = train(folder / "whole").path, folder / "twice", random.Random(4), 0
+    whole, out, generator, num = undisturbed(), folder / "twice", random.Random(4), 0
     while num < wanted:
         child = Child(lambda: train(out, auto_resume=True))
         while not has_checkpoint(out) and child.ended() is None:

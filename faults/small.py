@@ -1,11 +1,14 @@
 """A run that is over in seconds, in child processes that can be killed, and how two such runs are compared."""
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +40,14 @@ def train(out: Path, **options: Any) -> msvq.Run:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: PTH123
         defaults: dict[str, Any] = {"data": "patterns", "epochs": EPOCHS, "overrides": SETTINGS, "precision": "fp32"}
         return msvq.pretrain(out=out, **{**defaults, **options})
+
+
+@cache
+def undisturbed() -> Path:
+    """The run that nobody disturbs, made once: what the others have to come to."""
+    folder = tempfile.TemporaryDirectory(prefix="msvq-faults-")
+    atexit.register(folder.cleanup)
+    return train(Path(folder.name) / "whole").path
 
 
 def few_pictures() -> None:

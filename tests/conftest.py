@@ -21,20 +21,65 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
 
 
-# Files that take half a minute or more come first, so that no core works alone at the end.
-LONG = ["test_trainer", "test_faults", "test_ddp", "test_commands", "test_time_to_accuracy", "test_sweep"]
-LONG += [
-    "test_throughput",
-    "test_interruptions",
-    "test_own_pictures",
-    "test_callbacks",
-    "test_steps",
-    "test_current_folder",
-]
+# What takes seconds of a core, the longest files first: they begin in this order, so that no core works alone at the
+# end, and `make check` leaves them out. A file, or a test of it.
+SLOW = (
+    "tests/train/test_ddp.py",
+    "tests/test_current_folder.py",
+    "tests/docs/test_commands.py::test_a_page_can_be_followed",
+    "tests/test_faults.py",
+    "tests/reproduce/test_sweep.py::test_a_sweep_is_killed_half_way_and_continued",
+    "tests/train/test_trainer.py",
+    "tests/export/test_export.py::test_a_format_is_loaded_by_its_own_library",
+    "tests/export/test_export.py::test_a_trained_run_and_its_checkpoints",
+    "tests/export/test_export.py::test_nothing_is_left_of_an_export_that_differs",
+    "tests/train/test_interruptions.py",
+    "tests/train/test_callbacks.py",
+    "tests/test_own_pictures.py",
+    "tests/train/test_steps.py::test_compiled_networks_give_the_same_losses",
+    "tests/train/test_steps.py::test_fp16_resumes_to_the_bit",
+    "tests/test_throughput.py::test_one_command_prints_ratios_and_writes_them",
+    "tests/export/test_plans.py",
+    "tests/test_hostile.py",
+    "tests/test_any_backbone.py",
+    "tests/runs/test_judging.py",
+    "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
+    "tests/cli/test_cli.py::test_overwrite_keeps_what_is_not_the_runs",
+    "tests/cli/test_cli.py::test_pretrain_resume_and_overwrite",
+    "tests/test_time_to_accuracy.py::test_the_command_runs_on_a_small_copy_of_the_data_set",
+    "tests/methods/test_contract.py::test_loss_falls_on_a_tiny_problem",
+    "tests/train/test_loggers.py",
+    "tests/preflight/test_bench.py::test_the_parts_are_the_step",
+    "tests/test_wheel.py",
+    "tests/docs/test_site.py",
+    "tests/test_damage.py",
+    "tests/train/test_resume.py",
+    "tests/runs/test_run_dir.py",
+    "tests/data/test_stream.py",
+    "tests/data/test_workers.py",
+    "tests/data/test_benchmark_sets.py::test_every_set_trains_from_the_command_line",
+    "tests/search/test_embedding.py::test_a_killed_command_goes_on",
+    "tests/test_examples.py",
+    "tests/test_library.py",
+    "tests/test_messy_folder.py",
+    "tests/preflight/test_plan.py::test_what_takes_long_gets_measured_ways_out",
+)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((number for number, start in enumerate(SLOW) if item.nodeid.startswith(start)), len(SLOW))
+
+    places = {item.nodeid: place(item) for item in items}
+    items.sort(key=lambda item: places[item.nodeid])
+    for item in items:
+        if places[item.nodeid] < len(SLOW):
+            item.add_marker(pytest.mark.slow)
+    if config.args == config.getini("testpaths"):
+        gone = [start for number, start in enumerate(SLOW) if number not in places.values()]
+        if gone:
+            raise pytest.UsageError(f"tests/conftest.py names tests that are not there: {', '.join(gone)}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """The benchmark of accuracy against time: its arithmetic, and a very small run of it."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -58,7 +60,9 @@ def test_conclusions_compare_with_the_bars(module: Any) -> None:
     assert late.count("of the time") == 1
 
 
-def test_the_command_runs_on_a_small_copy_of_the_data_set(tmp_path: Path) -> None:
+def test_the_command_runs_on_a_small_copy_of_the_data_set(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Class folders of some pictures: paces, two contenders for a second each, and the JSON."""
     for split, num in (("train", 40), ("test", 5)):
         for name in ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"):
@@ -67,24 +71,47 @@ def test_the_command_runs_on_a_small_copy_of_the_data_set(tmp_path: Path) -> Non
             for i in range(num):
                 noise = np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8)
                 Image.fromarray(noise).save(folder / f"{i}.png")
-    words = [sys.executable, str(BENCHMARKS / "time_to_accuracy.py"), str(tmp_path / "data"), "--width", "4"]
+    words = [str(BENCHMARKS / "time_to_accuracy.py"), str(tmp_path / "data"), "--width", "4"]
     words += ["--run", "ours:0.01", "--points", "2", "--repetitions", "1", "--out", str(tmp_path / "times.json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSVQ_HOME": str(tmp_path / "home")}
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(module, "READY", 0)
+    monkeypatch.setattr(module, "PACED", 1)
+    started, run = [], subprocess.run
 
     def answer(*more: str) -> str:
-        found = subprocess.run([*words, *more], capture_output=True, text=True, env=environment, check=False)
-        assert found.returncode == 0, found.stderr
-        return found.stdout
+        monkeypatch.setattr(sys, "argv", [*words, *more])
+        module.main()
+        return capsys.readouterr().out
 
+    def start(child: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        """A child's task: the first training as a process, what else there is as the process would do it."""
+        assert child[:2] == [sys.executable, words[0]]
+        started.append(child)
+        if len(started) == 2:
+            return run(child, **options)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            monkeypatch.setattr(sys, "argv", child[1:])
+            module.main()
+        return subprocess.CompletedProcess(child, 0, said.getvalue())
+
+    monkeypatch.setattr(module.subprocess, "run", start)
     assert "ours after 0.01 minutes" in answer()
     first = json.loads((tmp_path / "times.json").read_text())
     assert "ours 0.01 min, seed 0" not in answer("--run", "fast:0.01")  # it is there, and not done again
     found = json.loads((tmp_path / "times.json").read_text())
+    assert len(started) == 4
     assert [run["contender"] for run in found["runs"]] == ["ours", "fast"]
     assert found["runs"][0] == first["runs"][0]
     assert found["paces"]["ours"] == first["paces"]["ours"]
     assert [len(run["curve"]) for run in found["runs"]] == [2, 2]
     assert [len(found["paces"][name]) for name in ("ours", "fast")] == [1, 3]  # a pace for each resolution
+
+    monkeypatch.undo()  # and as a person gives it: everything is there already
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MSVQ_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ours after 0.01 minutes" in done.stdout
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"runs": []}'])

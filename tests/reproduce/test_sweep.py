@@ -29,6 +29,7 @@ from msvq.runs.metrics import read_metrics
 from msvq.train.signals import Interrupted
 
 ROWS = ["mocov2", "msv", "msvq"]
+FEW_PICTURES = "import msvq.data.sources as s; s.PATTERNS_TEST = 200; "  # in child processes too: see conftest.py
 
 
 def shell(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -48,14 +49,16 @@ def wait_for(cell: Path, steps: int, process: "subprocess.Popen[bytes]") -> None
 def test_a_sweep_is_killed_half_way_and_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("msvq.data.sources.PATTERNS_TEST", 2_000)  # as the child processes have it
+    program = FEW_PICTURES + sweeping.PROGRAM
+    monkeypatch.setattr(sweeping, "PROGRAM", program)
     out = tmp_path / "sweep"
     cells = {row: out / "cells" / f"patterns-{row}-s0" for row in ROWS}
     words = ["reproduce", "linear", "--scale", "smoke", "--methods", ",".join(ROWS), "--out", str(out)]
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    start = f"from msvq.reproduce import sweep; sweep.PROGRAM = {program!r}; from msvq.cli import main; main()"
     with (tmp_path / "said.txt").open("wb") as said:
-        killed = subprocess.Popen([sys.executable, "-m", "msvq", *words], env=environment, stdout=said, stderr=said)
+        killed = subprocess.Popen([sys.executable, "-c", start, *words], env=environment, stdout=said, stderr=said)
         wait_for(cells["msv"], 30, killed)  # of 80: the first cell is finished, the second half-way
         killed.send_signal(signal.SIGKILL)
         killed.wait()

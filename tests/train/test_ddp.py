@@ -50,7 +50,12 @@ SMALL = [
     *("method.queue_size=32", "method.hidden_dim=16", "method.output_dim=8", "method.bn_splits=4"),
     *("train.log_every=1", "evaluate.every=2", "analyze.map=0", "train.base_lr=0.001", "train.checkpoint_every=2"),
 ]
-START = "import msvq.data.sources as s; s.PATTERNS_TEST = 200; from msvq.cli import main; main()"
+# Few pictures to draw, here and in each of the processes.
+TRAIN = 400
+START = f"""
+import msvq.data.sources as s; s.PATTERNS_TRAIN, s.PATTERNS_TEST = {TRAIN}, 200
+from msvq.cli import main; main()
+"""
 
 
 # The same, but rank 1 is killed before its sixth step.
@@ -132,6 +137,13 @@ def second_rank(process: subprocess.Popen[str]) -> int:
     """The process id of rank 1: torchrun's child with that in its environment."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return next(int(pid) for pid in children if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_pictures() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msvq.data.sources.PATTERNS_TRAIN", TRAIN)
+        yield
 
 
 @pytest.fixture(scope="module")
