@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from msvq.core.console import printable
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
 from msvq.data.workers import Result
