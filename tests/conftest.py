@@ -62,7 +62,6 @@ SLOW = (
     "tests/test_examples.py",
     "tests/test_library.py",
     "tests/test_messy_folder.py",
-    "tests/preflight/test_plan.py::test_what_takes_long_gets_measured_ways_out",
 )
 
 

@@ -14,7 +14,7 @@ from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
 from msvq.methods import METHODS
-from msvq.methods.external import is_external, register_file
+from msvq.methods.external import register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
@@ -143,14 +143,14 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
     for key, options in defaults.items():
         if options is not None and not isinstance(options, dict):
             raise BadInput(f"method_defaults.{key} is a block of keys, not {tell(options)}")
-        if key not in METHODS and not is_external(str(key)):
+        if key not in METHODS and not is_user_code(str(key)):
             raise unknown("method in method_defaults", str(key), METHODS)
     own = block.get("name", "msvq")
     chosen = str(own if name is None else name)
-    if name is not None and is_external(chosen):
+    if name is not None and is_user_code(chosen):
         register_file(chosen)
     if chosen not in METHODS:
-        if is_external(chosen):
+        if is_user_code(chosen):
             raise must_be_named_explicitly("method", chosen)
         raise unknown("method", chosen, METHODS)
     values["method"] = _unshared({**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen})

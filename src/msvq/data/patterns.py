@@ -58,35 +58,15 @@ def _hexagonal(u: Array, v: Array) -> Array:
     return _nearer(even, odd)
 
 
-def _stripes(u: Array, v: Array) -> Array:
-    return _fold(u)
-
-
 def _checks(u: Array, v: Array) -> Array:
     even = np.maximum(_fold(u), _fold(v))
     odd = np.maximum(_fold(u + 0.5), _fold(v + 0.5))
     return -_nearer(even, odd)
 
 
-def _dots(u: Array, v: Array) -> Array:
-    return -_hexagonal(u, v)
-
-
-def _grid(u: Array, v: Array) -> Array:
-    return -_nearer(_fold(u), _fold(v))
-
-
-def _zigzag(u: Array, v: Array) -> Array:
-    return _fold(v + _fold(0.55 * u) / 0.5)
-
-
 def _bricks(u: Array, v: Array) -> Array:
     row = np.floor(v)
     return -_nearer(_fold(v), 2 * _fold(u / 2 + row / 2))
-
-
-def _rings(u: Array, v: Array) -> Array:
-    return _fold(3 * _hexagonal(u, v))
 
 
 def _diamonds(u: Array, v: Array) -> Array:
@@ -110,13 +90,13 @@ def _crosses(u: Array, v: Array) -> Array:
 # difference before it has learned any, or momentum contrast hardly gets going; since the two colours swap at random, a
 # histogram cannot add the shares up to a class.
 _FAMILIES: dict[str, tuple[Callable[[Array, Array], Array], float, float]] = {
-    "stripes": (_stripes, 0.6, 0.50),
+    "stripes": (lambda u, v: _fold(u), 0.6, 0.50),
     "checks": (_checks, 1.0, 0.50),
-    "dots": (_dots, 0.8, 0.25),
-    "grid": (_grid, 1.4, 0.21),
-    "zigzag": (_zigzag, 1.1, 0.41),
+    "dots": (lambda u, v: -_hexagonal(u, v), 0.8, 0.25),
+    "grid": (lambda u, v: -_nearer(_fold(u), _fold(v)), 1.4, 0.21),
+    "zigzag": (lambda u, v: _fold(v + _fold(0.55 * u) / 0.5), 1.1, 0.41),
     "bricks": (_bricks, 1.3, 0.16),
-    "rings": (_rings, 2.8, 0.34),
+    "rings": (lambda u, v: _fold(3 * _hexagonal(u, v)), 2.8, 0.34),
     "diamonds": (_diamonds, 2.4, 0.45),
     "pinwheels": (_pinwheels, 1.5, 0.39),
     "crosses": (_crosses, 2.0, 0.30),

@@ -1,13 +1,8 @@
 """Methods from outside the package: `path/to/file.py:ClassName`."""
 
 from msvq.core.errors import BadInput, unknown
-from msvq.core.user_code import is_user_code, run_file
+from msvq.core.user_code import run_file
 from msvq.methods.base import METHODS, Method
-
-
-def is_external(name: str) -> bool:
-    """Whether a method's name is a class in a file rather than one of METHODS."""
-    return is_user_code(name)
 
 
 def register_file(name: str) -> None:

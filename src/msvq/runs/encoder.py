@@ -31,7 +31,7 @@ from msvq.core.version import __version__
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
-from msvq.methods.external import is_external, register_file
+from msvq.methods.external import register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.libraries import is_library
 from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
@@ -304,7 +304,7 @@ def load_method(run: RunDir, checkpoint: str = "last", *, method: str | None = N
     `method`: the file of a method of one's own, which is run only because it is named here.
     """
     name = run.config.method_name
-    if is_external(name):
+    if is_user_code(name):
         if method is None:
             raise must_be_named_explicitly("method", name)
         register_file(method)
