@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from math import inf
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, cast, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError, create_model
@@ -122,41 +122,41 @@ class Method(nn.Module):
 METHODS: dict[str, type[Method]] = {}  # by name; filled by the package, and by whoever adds a method of their own
 
 
-class TeacherMethod(Protocol):
-    """The four verbs of a method with a teacher. Un-Mix can wrap whatever has them."""
-
-    student: nn.Module
-
-    def ema_update(self, batch: Batch) -> None:
-        """Let the teachers follow the student."""
-
-    def targets(self, batch: Batch) -> Any:
-        """The teachers' side of the step, without gradient: what view 1 is to be compared with."""
-
-    def compare(self, z: Tensor, targets: Any) -> Loss:
-        """The loss of the student's embeddings z [N, d] of view 1."""
-
-    def store(self, targets: Any, labels: Tensor) -> None:
-        """Bring the queues up to date."""
-
-
 def swapped(batch: Batch) -> Batch:
     """The batch with its first two views exchanged, for the other direction of a symmetric loss."""
     first, second, *others = batch.views
     return batch._replace(views=(second, first, *others))
 
 
-def teacher_step(method: TeacherMethod, batch: Batch, *, symmetric: bool) -> Loss:
-    """One step of a method with a teacher; a symmetric loss is the mean of both directions.
+class TeacherMethod(Method):
+    """A method with a teacher, as a step of four verbs. Un-Mix can wrap whatever has them."""
 
-    Both directions read the queues before the first direction's keys, and no others, are stored.
-    """
-    method.ema_update(batch)
-    targets = method.targets(batch)
-    loss = method.compare(method.student(batch.views[0]), targets)
-    if symmetric:
-        other = swapped(batch)
-        back = method.compare(method.student(other.views[0]), method.targets(other))
-        loss = loss._replace(value=(loss.value + back.value) / 2)
-    method.store(targets, batch.labels)
-    return loss
+    teacher: Teacher
+    symmetric: bool = False  # whether the loss is the mean of both directions
+
+    def forward(self, batch: Batch) -> Loss:
+        """One step. Both directions read the queues before the first one's keys, and no others, are stored."""
+        self.ema_update(batch)
+        targets = self.targets(batch)
+        loss = self.compare(self.student(batch.views[0]), targets)
+        if self.symmetric:
+            other = swapped(batch)
+            back = self.compare(self.student(other.views[0]), self.targets(other))
+            loss = loss._replace(value=(loss.value + back.value) / 2)
+        self.store(targets, batch.labels)
+        return loss
+
+    def ema_update(self, batch: Batch) -> None:
+        """The teacher follows the student's backbone and projector."""
+        self.teacher.ema_update(self.student)
+
+    def targets(self, batch: Batch) -> Any:
+        """The teachers' side of the step, without gradient: what view 1 is to be compared with."""
+        raise TypeError(f"{type(self).__name__} does not define targets(batch)")
+
+    def compare(self, z: Tensor, targets: Any) -> Loss:
+        """The loss of the student's embeddings z [N, d] of view 1."""
+        raise TypeError(f"{type(self).__name__} does not define compare(z, targets)")
+
+    def store(self, targets: Any, labels: Tensor) -> None:
+        """Bring the queues up to date; there is none unless a method says so."""

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, teacher_step
+from msvq.methods.base import Batch, Count, Loss, Momentum, TeacherMethod
 from msvq.model.heads import mlp
 from msvq.model.losses import negative_cosine
 from msvq.model.teacher import Backbone, Network, Teacher
 
 
-class BYOL(Method):
+class BYOL(TeacherMethod):
     """One teacher, a predictor, two strong views.
 
     `momentum_schedule`: "constant", or the original's "cosine", which rises to 1 at the end of the run.
@@ -43,10 +43,6 @@ class BYOL(Method):
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.momentum, self.momentum_schedule, self.symmetric = momentum, momentum_schedule, symmetric
         self.views = ("strong", "strong")
-
-    def forward(self, batch: Batch) -> Loss:
-        """One step, in both directions by default."""
-        return teacher_step(self, batch, symmetric=self.symmetric)
 
     def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student's backbone and projector."""

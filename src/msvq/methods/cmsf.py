@@ -10,7 +10,7 @@ from torch import Tensor
 
 from msvq.core.distributed import all_gather
 from msvq.core.errors import BadInput
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum
+from msvq.methods.base import Batch, Count, Loss, Momentum, TeacherMethod
 from msvq.model.heads import mlp
 from msvq.model.losses import l2_normalize, mean_shift
 from msvq.model.queue import Queue, check_neighbours
@@ -26,7 +26,7 @@ class Targets(NamedTuple):
     constrained: Tensor
 
 
-class CMSF(Method):
+class CMSF(TeacherMethod):
     """One teacher, two queues whose slots hold the same pictures, a predictor; a strong query and weak targets.
 
     Neighbours of a second target z^v in M' give slots; what stands in those slots of M are constrained neighbours.
@@ -86,10 +86,6 @@ class CMSF(Method):
             loss = (loss + self.compare(self.student(batch.views[1]), back).value) / 2
         self.store(targets, batch.labels)
         return Loss(loss)
-
-    def ema_update(self, batch: Batch) -> None:
-        """The teacher follows the student's backbone and projector."""
-        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """z^k of view 2, and z^v of view 3 or of the epoch before, with their neighbours."""

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, SoftLabel, Temperature, teacher_step
+from msvq.methods.base import Batch, Count, Loss, Momentum, SoftLabel, TeacherMethod, Temperature
 from msvq.model.heads import moco_head
 from msvq.model.losses import info_nce, l2_normalize, similarity
 from msvq.model.queue import Queue
@@ -24,7 +24,7 @@ class Targets(NamedTuple):
     keys: Tensor
 
 
-class CO2(Method):
+class CO2(TeacherMethod):
     """One teacher, one queue, two strong views. `alpha` weighs the consistency term."""
 
     title: ClassVar[str] = "CO2"
@@ -51,14 +51,6 @@ class CO2(Method):
         self.queue = Queue(queue_size, output_dim)
         self.temp, self.alpha, self.consistency_temp = temp, alpha, consistency_temp
         self.views = ("strong", "strong")
-
-    def forward(self, batch: Batch) -> Loss:
-        """One step, in one direction."""
-        return teacher_step(self, batch, symmetric=False)
-
-    def ema_update(self, batch: Batch) -> None:
-        """The teacher follows the student."""
-        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """Keys of view 2."""

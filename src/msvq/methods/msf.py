@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from msvq.core.errors import BadInput
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, teacher_step
+from msvq.methods.base import Batch, Count, Loss, Momentum, TeacherMethod
 from msvq.model.heads import mlp
 from msvq.model.losses import l2_normalize, mean_shift
 from msvq.model.queue import Queue, check_neighbours
@@ -23,7 +23,7 @@ class Targets(NamedTuple):
     neighbours: Tensor
 
 
-class MSF(Method):
+class MSF(TeacherMethod):
     """One teacher, one queue, a predictor; a strong query and a weak target.
 
     Neighbours are searched before the batch is stored, and the target is added to them (the MSVQ authors' benchmark).
@@ -59,14 +59,6 @@ class MSF(Method):
         self.queue = Queue(queue_size, output_dim)
         self.k, self.symmetric, self.enqueue_first = k, symmetric, enqueue_first
         self.views = ("strong", "weak")
-
-    def forward(self, batch: Batch) -> Loss:
-        """One step, in both directions by default."""
-        return teacher_step(self, batch, symmetric=self.symmetric)
-
-    def ema_update(self, batch: Batch) -> None:
-        """The teacher follows the student's backbone and projector."""
-        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """The target of view 2 and its neighbours."""

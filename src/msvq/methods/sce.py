@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, SoftLabel, Temperature, teacher_step
+from msvq.methods.base import Batch, Count, Loss, Momentum, Share, SoftLabel, TeacherMethod, Temperature
 from msvq.model.heads import moco_head
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
@@ -25,7 +25,7 @@ class Targets(NamedTuple):
     s: Relation  # how the rest is spread over the queue
 
 
-class SCE(Method):
+class SCE(TeacherMethod):
     """One teacher, one queue; a strong query and a weak key.
 
     `coefficient` is the paper's λ, the share of the own key. `mask_own_key`: the relations cover the queue alone, as
@@ -62,14 +62,6 @@ class SCE(Method):
         self.temp, self.teacher_temp, self.coefficient = temp, teacher_temp, coefficient
         self.mask_own_key, self.symmetric = mask_own_key, symmetric
         self.views = ("strong", "weak")
-
-    def forward(self, batch: Batch) -> Loss:
-        """One step, in both directions by default."""
-        return teacher_step(self, batch, symmetric=self.symmetric)
-
-    def ema_update(self, batch: Batch) -> None:
-        """The teacher follows the student."""
-        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """w = λ · (own key) + (1 - λ) · s, with s the key's relations to the queue."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from msvq.core.distributed import all_gather
-from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Temperature, teacher_step
+from msvq.methods.base import Batch, Count, Loss, Momentum, TeacherMethod, Temperature
 from msvq.model.heads import mlp
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue, check_neighbours
@@ -23,7 +23,7 @@ class Targets(NamedTuple):
     neighbours: Tensor
 
 
-class SNCLR(Method):
+class SNCLR(TeacherMethod):
     """One teacher, one queue, a predictor, two strong views.
 
     `threshold`: only neighbours with more than the even share 1/k count. `detach_labels`: off, gradient also flows
@@ -63,14 +63,6 @@ class SNCLR(Method):
         self.detach_labels, self.symmetric = detach_labels, symmetric
         self.scale = 2 * temp * (2 if symmetric else 1) if scale_by_temp else 1.0
         self.views = ("strong", "strong")
-
-    def forward(self, batch: Batch) -> Loss:
-        """One step, in both directions by default."""
-        return teacher_step(self, batch, symmetric=self.symmetric)
-
-    def ema_update(self, batch: Batch) -> None:
-        """The teacher follows the student's backbone and projector."""
-        self.teacher.ema_update(self.student)
 
     def targets(self, batch: Batch) -> Targets:
         """Keys of view 2 and their neighbours: together the N (k + 1) candidates of every query."""
