@@ -190,16 +190,14 @@ class Run(RunDir):
 
         It is loaded back and compared first. Returns the folder.
         """
-        from msvq.export import export_run
+        from msvq.export.exporting import export_run
 
         done = export_run(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
         return Path(done.path)
 
 
 def load(path: str | Path, *, backbone: str | None = None) -> Run:
-    """Open a run directory. `backbone`: where its backbone is code of your own (`file.py:function`), which is run only
-    because it is named here; it may have moved since.
-    """
+    """Open a run directory. `backbone`: code of your own (`file.py:function`), which is run only if it is named here."""
     return Run(open_run(path, backbone=backbone).path, backbone=backbone)
 
 

@@ -318,19 +318,6 @@ def test_a_damaged_pack_is_made_again(
     assert again.skipped == good.skipped
 
 
-def test_a_pack_without_checksums_is_made_again_without_a_word(
-    folder: Path, home: Path, in_process: type[InProcess]
-) -> None:
-    good, said = pack_of(folder), io.StringIO()
-    path = whole_packs(home)[0] / "pack.json"
-    card = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in card.items() if key not in ("files", "key", "sha256")}))
-    display = Display(Console(file=said))
-    again = open_pack(list_folder(folder), side=SIDE, pixels=True, max_skipped=0.1, num_workers=1, display=display)
-    assert (in_process.asked, said.getvalue(), again.digest) == (80, "", good.digest)
-    assert json.loads(path.read_text()) == card
-
-
 def test_a_pack_in_the_place_of_another_is_noticed(
     folder: Path, home: Path, fill: Fill, in_process: type[InProcess]
 ) -> None:

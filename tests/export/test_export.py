@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 import msvq
 from msvq.cli import main
-from msvq.export import FORMATS, export_run
-from msvq.export.exporting import check_out, in_place_of
+from msvq.export.exporting import check_out, export_run, in_place_of
+from msvq.export.plans import FORMATS
 from msvq.runs.encoder import load_encoder
 
 FILES = {"README.md", "config.json", "example.py", "manifest.json", "preprocess.py", "preprocessor_config.json"}

@@ -251,7 +251,7 @@ def export(
     Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
     """
     from msvq.api import load
-    from msvq.export import export_run
+    from msvq.export.exporting import export_run
 
     encoder, display = load(run, backbone=backbone), Display(Console(stderr=True))
     done = export_run(

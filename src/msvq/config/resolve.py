@@ -38,11 +38,7 @@ class Flags:
     compile: bool | None = None
 
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
-        """The complete settings that they ask for.
-
-        `base`: plain values to take instead of a recipe, unless one is named, such as the settings of a run that goes
-        on.
-        """
+        """The complete settings that they ask for. `base`: plain values instead of a recipe, unless one is named."""
         assignments = self._assignments()
         if base is not None and self.recipe is None:
             values = {key: _unshared(value) for key, value in base.items()}

@@ -51,10 +51,7 @@ class ArrayCache:
         """What was written down; None if there is nothing, or not all arrays that are wanted; or Damaged."""
         path = self.folder / f"{self.kind}.json"
         try:
-            manifest = json.loads(path.read_bytes())
-            if not {SEAL, "files"} & manifest.keys():  # from before there were checksums
-                return None
-            manifest = verified(manifest)
+            manifest = verified(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, AttributeError, Damaged):

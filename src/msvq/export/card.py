@@ -22,11 +22,7 @@ LICENCES = (
     *("gpl-2.0", "gpl-3.0", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "eupl-1.2", "odbl", "odc-by", "pddl", "openrail"),
 )
 # Of the data sets that msvq knows by name, those whose place on the hub is known to us.
-ON_THE_HUB = {
-    "cifar10": "uoft-cs/cifar10",
-    "cifar100": "uoft-cs/cifar100",
-    "tinyimagenet": "zh-plus/tiny-imagenet",
-}
+ON_THE_HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100", "tinyimagenet": "zh-plus/tiny-imagenet"}
 LONGEST = 200  # characters of a name
 
 

@@ -37,28 +37,4 @@ METHODS |= {
     "supervised": Supervised,
 }
 
-__all__ = [
-    "BYOL",
-    "CMSF",
-    "CO2",
-    "METHODS",
-    "MQ",
-    "MSF",
-    "MSV",
-    "MSVQ",
-    "MSVQX3",
-    "MSVQX5",
-    "NNCLR",
-    "SCE",
-    "SNCLR",
-    "Batch",
-    "Loss",
-    "MSVQDagger",
-    "Method",
-    "MoCoV2",
-    "ReSSL",
-    "SimCLR",
-    "SimSiam",
-    "Supervised",
-    "UnMix",
-]
+__all__ = ["METHODS", "MSVQ", "Batch", "Loss", "Method"]

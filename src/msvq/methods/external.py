@@ -6,10 +6,7 @@ from msvq.methods.base import METHODS, Method
 
 
 def register_file(name: str) -> None:
-    """Run a Python file and register its class under `file.py:ClassName`.
-
-    This executes the file, so call it only with what a person typed, never with what a recipe or a run contains.
-    """
+    """Run a Python file that a person has typed, never one that a recipe or run names, and register its class."""
     module, class_name = run_file(name, "method")
     kinds = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Method)}
     known = [key for key, kind in kinds.items() if kind is not Method]

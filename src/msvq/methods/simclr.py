@@ -14,8 +14,7 @@ from msvq.model.teacher import Backbone, Network
 class SimCLR(Method):
     """Two strong views through the student.
 
-    `loss`: "nt-xent" has all 2N - 2 other embeddings as negatives; "cross-view" only those of the other view (the
-    MSVQ authors' benchmark).
+    `loss`: "nt-xent" has all 2N - 2 others as negatives; "cross-view" those of the other view (the authors' benchmark).
     """
 
     title: ClassVar[str] = "SimCLR"

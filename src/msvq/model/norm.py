@@ -119,8 +119,7 @@ def _normalised_in_turn(x: Tensor, weight: Tensor, bias: Tensor, splits: int, ep
 def _normalised_at_once(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
     """The same in one call, for channels_last: a block is one sample of a group norm in which a channel is a group.
 
-    It reads the batch once for both moments, where `_normalised_in_turn` takes the mean first and then the variance
-    around it.
+    It reads the batch once for both moments, where `_normalised_in_turn` takes the mean first, then the variance.
     """
     num, channels, height, width = x.shape
     count = num // splits * height * width

@@ -16,17 +16,13 @@ from msvq.data.sources.folders import walk
 
 SPLITS = ("train", "test", "val", "unlabeled")  # folders of pictures
 
+STL10 = {"train": 5_000, "test": 8_000, "unlabeled": 100_000}
+
 # The files of an extracted archive, and how many bytes each has at least (its pixels).
 _FILES = {
     "cifar10": {**{f"data_batch_{i}": 10_000 * 3072 for i in range(1, 6)}, "test_batch": 10_000 * 3072},
     "cifar100": {"train": 50_000 * 3072, "test": 10_000 * 3072},
-    "stl10": {
-        "train_X.bin": 5_000 * 27648,
-        "train_y.bin": 5_000,
-        "test_X.bin": 8_000 * 27648,
-        "test_y.bin": 8_000,
-        "unlabeled_X.bin": 100_000 * 27648,
-    },
+    "stl10": {f"{split}_X.bin": n * 27648 for split, n in STL10.items()} | {"train_y.bin": 5_000, "test_y.bin": 8_000},
 }
 
 

@@ -115,10 +115,7 @@ ABLATIONS: dict[str, dict[str, Row]] = {
         "0.06": (90.62, 63.78, 88.96, 45.72),
         "0.07": (90.32, 58.83, 87.75, 44.47),
     },
-    "teacher-augmentation": {
-        "weak": (91.46, 66.44, 90.41, 48.09),
-        "strong": (88.33, 59.55, 86.14, 39.44),
-    },
+    "teacher-augmentation": {"weak": (91.46, 66.44, 90.41, 48.09), "strong": (88.33, 59.55, 86.14, 39.44)},
     "teacher-momentum": {  # of teacher 2; teacher 1 has 0.99 on the first two sets, 0.996 on the others
         "0.93": (90.93, 66.44, None, None),
         "0.95": (91.46, 65.99, 90.00, 47.59),

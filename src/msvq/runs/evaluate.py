@@ -92,12 +92,9 @@ def open_for(
     trained = run.config.data
     own = moved or data is None or absolute(data) == trained.source
     root = Path(data_root) if data_root is not None else trained.root if own else None
-    if own:
-        settings = trained.model_copy(update={"root": root, "source": trained.source if data is None else data})
-    else:
-        assert data is not None
-        sizes = {"size": trained.size, "test_size": trained.test_size}
-        settings = DataSettings(source=data, root=root).model_copy(update=sizes)
+    place = {"source": trained.source if data is None else data, "root": root}
+    sizes = {"size": trained.size, "test_size": trained.test_size}
+    settings = trained.model_copy(update=place) if own else DataSettings().model_copy(update=place | sizes)
     check_source(settings.source)
     dataset = open_dataset(settings, download=download, display=display)
     if own and not moved and run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():

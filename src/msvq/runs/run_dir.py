@@ -177,9 +177,7 @@ class RunDir:
 
 
 def open_run(path: str | Path, *, backbone: str | None = None) -> RunDir:
-    """A run directory that is there. `backbone`: where its backbone is code of your own (`file.py:function`), which is
-    run only because it is named here; it may have moved since.
-    """
+    """A run directory that is there. `backbone`: code of your own, which is run only because it is named here."""
     path = Path(path)
     if not (path / "config.yaml").is_file():
         raise BadInput(f"{str(path)!r} is not a run: there is no config.yaml in it")

@@ -191,10 +191,7 @@ def _healthy(looks: Mapping[str, Sequence[HealthSample]]) -> Verdict:
 def _look(line: Mapping[str, Any], stage: str) -> HealthSample:
     """The numbers of a line of the log, by the names that `measure_health` gives them."""
     rank = line.get("rank" if stage == "feature" else "embedding_rank")
-    spread, deviation = line.get(f"{stage}_spread"), line.get(f"{stage}_std")
-    if spread is None and deviation is not None:
-        spread = 16 * deviation  # a line without it: times the root of the dimensions, which are some 256
-    return HealthSample(spread, rank)
+    return HealthSample(line.get(f"{stage}_spread"), rank)
 
 
 def _known(number: float | None) -> TypeGuard[float]:
