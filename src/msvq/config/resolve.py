@@ -55,6 +55,7 @@ class Flags:
             raise BadInput(
                 "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
             )
+        _choose_length(values, assignments)
         _assign_all(values, assignments)
         settings = Settings.parse(values)
         check_backbone(settings.backbone)
@@ -171,6 +172,16 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
         block.pop("width", None)
         block.pop("stem", None)
     block["name"] = name
+
+
+def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
+    """Epochs that are named stand instead of a recipe's or a run's steps."""
+    if "train.epochs" not in assignments:
+        return
+    if assignments.get("train.steps") is not None:
+        raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
+    if isinstance(values.get("train"), dict):
+        values["train"].pop("steps", None)
 
 
 def _assign_all(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:

@@ -46,6 +46,7 @@ class TrainSettings(Section):
     """How long and how fast to learn; the defaults are the paper's."""
 
     epochs: Annotated[int, Ge(1), MayChange.TRAINING] = 200  # passes over the pictures
+    steps: Annotated[Annotated[int, Ge(1)] | None, MayChange.TRAINING] = None  # of the whole run, instead of epochs
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
     base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch

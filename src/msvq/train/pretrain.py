@@ -124,9 +124,12 @@ def pretrain(
         trainer = make_trainer(config, data, method, loader, out, listeners, console)
         if saved is not None:
             go_on(trainer, saved)
+        length = f"{config.train.epochs} epochs of {len(loader)} steps"
+        if config.train.steps is not None:
+            length = f"{config.train.steps:,} steps ({config.train.steps / len(loader):.1f} epochs)"
         display.note(
-            f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {config.train.epochs} epochs of "
-            f"{len(loader)} steps, {config.backbone.title}, {device} {config.train.precision}"
+            f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {length}, {config.backbone.title}, "
+            f"{device} {config.train.precision}"
         )
         trainer.fit()
         destroy_process_group()  # what is left is not worth sharing
@@ -179,6 +182,9 @@ def prepare(
     if not len(pictures):
         raise BadInput(f"{config.method_name} learns from labels, and {data.name} has none; choose another --method")
     loader = Loader(pictures, batch_size=config.train.batch_size, seed=config.train.seed, device=device)
+    if config.train.steps is not None:
+        epochs = -(-config.train.steps // len(loader))
+        config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
     return config, method, loader, notes
 
 
