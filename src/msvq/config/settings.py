@@ -1,11 +1,11 @@
 """Everything that decides a run, typed and frozen."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from annotated_types import Ge, Gt, Lt
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from msvq.core.runtime import Precision
 from msvq.core.schema import MayChange, Section
@@ -42,13 +42,25 @@ def _save_interval(every: int | str) -> int | str:
     return every
 
 
+# What the other optimisers take where nothing else is said; SGD's are the defaults of the settings themselves.
+OTHER_OPTIMISERS: dict[str, dict[str, Any]] = {
+    "adamw": {"base_lr": 1e-3, "weight_decay": 0.05, "decay_norm_and_bias": False},
+    "lars": {"base_lr": 0.3, "weight_decay": 1e-6, "decay_norm_and_bias": False},  # SimCLR's
+    "muon": {"base_lr": 0.02, "weight_decay": 0.01, "decay_norm_and_bias": False},
+}
+MOST_ADAMW = 0.02  # of its rate: every weight moves by about as much in a step
+
+
 class TrainSettings(Section):
     """How long and how fast to learn; the defaults are the paper's."""
 
     epochs: Annotated[int, Ge(1), MayChange.TRAINING] = 200  # passes over the pictures
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
-    base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
+    # Momentum is 0.9. lars makes the step of a matrix or convolution proportional to its size; muon sets the singular
+    # values of the step to about 1, and moves norms and biases by SGD with three times the rate.
+    optimiser: Literal["sgd", "adamw", "lars", "muon"] = "sgd"
+    base_lr: Annotated[float, Gt(0)] = 0.06  # of sgd and lars for a batch of 256, scaled with the batch; else as it is
     warmup_epochs: Annotated[float, Ge(0)] = 5  # in which the rate rises from 0, step by step
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     decay_norm_and_bias: bool = True  # whether batch norm and biases decay too
@@ -64,6 +76,27 @@ class TrainSettings(Section):
     checkpoint_every: Annotated[int | str, AfterValidator(_save_interval), MayChange.UPKEEP] = "5m"
     log_every: Annotated[int, Ge(1), MayChange.UPKEEP] = 10  # steps
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0  # of all randomness
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_optimiser(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return OTHER_OPTIMISERS.get(str(values.get("optimiser")), {}) | values
+
+    @model_validator(mode="after")
+    def _rate_can_be_meant(self) -> Self:
+        if self.optimiser == "adamw" and self.base_lr > MOST_ADAMW:
+            usual = OTHER_OPTIMISERS["adamw"]["base_lr"]
+            raise ValueError(f"base_lr of adamw is at most {MOST_ADAMW} (usual: {usual}), not {self.base_lr}")
+        return self
+
+    @property
+    def peak_lr(self) -> float:
+        """The rate after the warm-up."""
+        # A step of AdamW and Muon has a length that the rate alone decides, however large the gradient: scaled, the
+        # small batches of one machine would only make it short. SGD's and LARS's papers scale theirs.
+        return self.base_lr * (self.batch_size / 256 if self.optimiser in ("sgd", "lars") else 1)
 
 
 class AugmentSettings(Section):

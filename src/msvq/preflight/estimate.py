@@ -118,10 +118,11 @@ def estimate(
     available = available_memory(resolve_device(settings.train.device)) if memory is None else memory
     with open_trial(settings, display, keep=keep) as trial:
         trainer, device, data = trial.trainer, trial.trainer.device, trial.data.dataset
-        weights = _num_bytes(trainer.method.state_dict().values())
-        fixed = weights + 2 * _num_bytes(p for p in trainer.method.parameters() if p.requires_grad)
+        held = _num_bytes(trainer.method.state_dict().values())
+        held += _num_bytes(tensor for state in trainer.optimiser.state.values() for tensor in state.values())
+        fixed = held + _num_bytes(p for p in trainer.method.parameters() if p.requires_grad)  # their gradients
         forget_peak(device)
-        before = max(0, held_memory(device) - weights)
+        before = max(0, held_memory(device) - held)
         pictures, peak, notes = trainer.settings.batch_size, None, trial.notes
         few, expected = _probe(trainer, before + fixed, display)
         if available is not None and expected is not None and expected > ROOM * available:
