@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from msvq.config.settings import OTHER_OPTIMISERS, Settings, TrainSettings
+from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
@@ -178,7 +178,7 @@ def _choose_optimiser(values: dict[str, Any], name: Any) -> None:
     """Drop the rate and the decay of a recipe for another optimiser: the chosen one has its own."""
     block = values.get("train")
     if isinstance(block, dict) and name not in (None, block.get("optimiser", TrainSettings().optimiser)):
-        for key in {key for own in OTHER_OPTIMISERS.values() for key in own}:
+        for key in OF_OPTIMISER:
             block.pop(key, None)
 
 

@@ -48,6 +48,7 @@ OTHER_OPTIMISERS: dict[str, dict[str, Any]] = {
     "lars": {"base_lr": 0.3, "weight_decay": 1e-6, "decay_norm_and_bias": False},  # SimCLR's
     "muon": {"base_lr": 0.02, "weight_decay": 0.01, "decay_norm_and_bias": False},
 }
+OF_OPTIMISER = {*OTHER_OPTIMISERS["adamw"]}  # the settings that go with one
 MOST_ADAMW = 0.02  # of its rate: every weight moves by about as much in a step
 
 
@@ -57,10 +58,11 @@ class TrainSettings(Section):
     epochs: Annotated[int, Ge(1), MayChange.TRAINING] = 200  # passes over the pictures
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
-    # Momentum is 0.9. lars makes the step of a matrix or convolution proportional to its size; muon sets the singular
-    # values of the step to about 1, and moves norms and biases by SGD with three times the rate.
+    # sgd has momentum 0.9; lars as well, and steps of matrices and convolutions in proportion to their size; muon sets
+    # the singular values of those steps near 1, and moves norms and biases by SGD at three times the rate. The rate and
+    # decay of a recipe for another optimiser are dropped: each has its own.
     optimiser: Literal["sgd", "adamw", "lars", "muon"] = "sgd"
-    base_lr: Annotated[float, Gt(0)] = 0.06  # of sgd and lars for a batch of 256, scaled with the batch; else as it is
+    base_lr: Annotated[float, Gt(0)] = 0.06  # sgd and lars: for a batch of 256, and scaled with the batch
     warmup_epochs: Annotated[float, Ge(0)] = 5  # in which the rate rises from 0, step by step
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     decay_norm_and_bias: bool = True  # whether batch norm and biases decay too
