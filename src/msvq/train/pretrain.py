@@ -41,6 +41,7 @@ from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
 from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.loggers import make_loggers
 from msvq.train.monitors import AnalysisMonitor, KnnMonitor
+from msvq.train.optim import check_optimiser
 from msvq.train.progress import TrainingDisplay
 from msvq.train.resume import (
     Mode,
@@ -194,6 +195,7 @@ def prepare(
     ):
         method = build_method(config, data.size, None if init is None else init.weights)
     check_fit(method, config.train.batch_size, config.train.accumulate)
+    check_optimiser(method, config.train.optimiser)
     for view in method.views:
         if view not in type(config.augment).model_fields:
             raise unknown(f"view of {config.method_name}", view, type(config.augment).model_fields)
