@@ -9,7 +9,8 @@ from msvq.core.errors import BadInput
 
 RECIPE = "fast"  # what a budget trains by, unless another recipe is named
 DEFAULT = "20m"  # for a folder, where nothing is said of time
-BY_RECIPE = {"backbone.name", "backbone.width", "train.resolution"}  # what a recipe that is named decides
+OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
+BY_RECIPE = {*OF_NETWORK, "train.resolution"}  # what a recipe that is named decides
 CROPS = ((0.0, 0.5), (0.6, 0.75), (0.85, 1.0))  # (share of the run, side as a share of the data's): they grow
 WARMUP = 0.1  # share of the run in which the rate rises
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
@@ -54,7 +55,7 @@ def choices(settings: Settings, seconds: float, size: int, *, keep: Collection[s
     if seconds < SHORT:
         changes |= {"evaluate.knn_bank": SHORT_LOOK["knn_bank"], "analyze.map": SHORT_LOOK["map"]}
     settings = changed(settings, changes, keep=keep)
-    if not settings.backbone.is_resnet or not {"backbone.name", "backbone.width"}.isdisjoint(keep):
+    if not settings.backbone.is_resnet or not OF_NETWORK.isdisjoint(keep):
         return [Choice(settings, 0)]
     return [
         Choice(changed(settings, {"backbone.name": name, "backbone.width": width}), least)

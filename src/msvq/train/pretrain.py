@@ -24,7 +24,7 @@ from msvq.core.distributed import (
 )
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import check_places, is_run
-from msvq.core.launch import is_main_process
+from msvq.core.launch import is_main_process, num_processes
 from msvq.core.runtime import or_too_large, resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
@@ -94,6 +94,8 @@ def pretrain(
             if automatic and saved is not None and saved.finished and saved.same_training_as(config):
                 display.note(f"the run in {out} is finished already")
                 return False
+            if saved is None and flags.seconds is not None and num_processes() > 1:
+                raise BadInput("a budget of time is for one process; give torchrun a number of --epochs instead")
             check_source(config.data.source)
             device = local_device(resolve_device(config.train.device))
 
@@ -105,14 +107,9 @@ def pretrain(
 
         # --- fit the run to the time there is
         if saved is None and flags.seconds is not None:
-            ends = started + flags.seconds
-            fitted = fit_to_budget(
-                config,
-                data,
-                lambda: ends - time.monotonic(),
-                keep=flags.named,
-                trial=partial(open_trial, data, device, flags.kept(config)),
-            )
+            ends, trial = started + flags.seconds, partial(open_trial, data, device, flags.kept(config))
+            with display.busy("taking the pace of this machine"):
+                fitted = fit_to_budget(config, data, lambda: ends - time.monotonic(), keep=flags.named, trial=trial)
             config = fitted.settings
             for line in fitted.describe():
                 display.note(line)
