@@ -163,7 +163,7 @@ def test_a_step_of_muon_has_the_singular_vectors_of_its_momentum_and_norms_and_b
             assert p.grad is not None
             if p.ndim == 1:
                 momentum = 0.9 * momentum + p.grad
-                expected[key] = weight - 3 * lr * momentum, momentum
+                expected[key] = weight - 0.3 * lr * momentum, momentum
                 continue
             momentum = 0.95 * momentum + 0.05 * p.grad
             matrix = (0.05 * p.grad + 0.95 * momentum).flatten(1)
