@@ -141,7 +141,7 @@ def offers(name: str, seed: int, data: ImageDataset, given: argparse.Namespace) 
     place = {"data": given.data, "data_root": given.data_root, "seed": seed}
     if name == "budget":
         flags = Flags(budget="10m", **place)  # any time: the choice is made by steps
-        found = choices(flags.settings(), flags.seconds or 0.0, data.size, keep=flags.named)
+        found = choices(flags.settings(), flags.seconds or 0.0, (data.size, data.test_size), keep=flags.named)
     else:
         flags = Flags(method=METHODS[name], overrides=[f"backbone.width={given.width}"], **place)
         found = [Choice(flags.settings(), 0)]

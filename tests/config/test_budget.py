@@ -52,12 +52,14 @@ def test_a_folder_has_a_budget_unless_its_length_or_recipe_is_named(
 
 
 def test_networks_grow_and_so_do_crops() -> None:
-    found = choices(FAST, 3600, 64, keep=())
+    found = choices(FAST, 3600, (64, 64), keep=())
     assert [(s.backbone.name, s.backbone.width) for s, _ in found] == [(rung.name, rung.width) for rung in LADDER]
     assert [least for _, least in found] == sorted(rung.least_steps for rung in LADDER)
     assert found[0].least_steps == 0
     for settings, _ in found:
         assert settings.train.resolution == [(share, int(64 * part)) for share, part in CROPS]
+    large = choices(FAST, 3600, (64, 96), keep=())[0].settings
+    assert large.train.resolution == [(0.0, 48), (0.5, 64)]  # never larger than data.size
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_networks_grow_and_so_do_crops() -> None:
 )
 def test_what_is_named_stays(flags: dict[str, Any], kept: dict[str, Any]) -> None:
     told = Flags(data="cifar10", budget="1h", **flags)
-    found = choices(told.settings(), 3600, 32, keep=told.named)
+    found = choices(told.settings(), 3600, (32, 32), keep=told.named)
     assert len(found) == (1 if any(key.startswith("backbone") for key in kept) else len(LADDER))
     for settings, _ in found:
         for path, value in kept.items():
@@ -83,9 +85,9 @@ def test_what_is_named_stays(flags: dict[str, Any], kept: dict[str, Any]) -> Non
 
 
 def test_a_short_run_is_looked_at_less_closely() -> None:
-    short, long = (choices(FAST, seconds, 32, keep=())[0].settings for seconds in (60, 3600))
+    short, long = (choices(FAST, seconds, (32, 32), keep=())[0].settings for seconds in (60, 3600))
     assert short.analyze.map < long.analyze.map
-    named = choices(FAST, 60, 32, keep={"analyze.map"})[0].settings
+    named = choices(FAST, 60, (32, 32), keep={"analyze.map"})[0].settings
     assert named.analyze.map == long.analyze.map
 
 

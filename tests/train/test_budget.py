@@ -38,7 +38,7 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fitted]:
 def test_the_steps_are_those_that_the_pace_allows(fit: Callable[..., Fitted]) -> None:
     settings, pace, num_steps, _ = fit(60.0, "backbone.width=4")
     assert settings.train.steps == num_steps
-    assert [stage.size for stage, _ in pace.stages] == [8, 12, 16]
+    assert [stage.size for stage, _ in pace.stages] == [8, 12]
     assert sum(stage.share for stage, _ in pace.stages) == pytest.approx(1)
     assert pace.steps_per_epoch == 4
     epochs = -(-num_steps // 4)

@@ -11,7 +11,9 @@ RECIPE = "fast"  # what a budget trains by, unless another recipe is named
 DEFAULT = "20m"  # for a folder, where nothing is said of time
 OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
 BY_RECIPE = {*OF_NETWORK, "train.resolution"}  # what a recipe that is named decides
-CROPS = ((0.0, 0.5), (0.6, 0.75), (0.85, 1.0))  # (share of the run, side as a share of the data's): they grow
+# (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in those
+# of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
+CROPS = ((0.0, 0.5), (0.5, 0.75))
 WARMUP = 0.1  # share of the run in which the rate rises
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
 SHORT = 300.0  # seconds: a shorter run is looked at less closely
@@ -44,14 +46,15 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def choices(settings: Settings, seconds: float, size: int, *, keep: Collection[str]) -> list[Choice]:
-    """What so many seconds choose from for pictures of `size` pixels, the smallest network first.
+def choices(settings: Settings, seconds: float, sizes: tuple[int, int], *, keep: Collection[str]) -> list[Choice]:
+    """What so many seconds choose from for pictures of these sizes (trained, tested), the smallest network first.
 
     What was named (in `keep`) stays; a backbone or a width that was, is the only one.
     """
     changes: dict[str, Any] = {}
     if settings.backbone.is_resnet:
-        changes["train.resolution"] = [(share, 4 * round(part * size / 4)) for share, part in CROPS]
+        size, test_size = sizes
+        changes["train.resolution"] = [(share, min(size, 4 * round(part * test_size / 4))) for share, part in CROPS]
     if seconds < SHORT:
         changes |= {"evaluate.knn_bank": SHORT_LOOK["knn_bank"], "analyze.map": SHORT_LOOK["map"]}
     settings = changed(settings, changes, keep=keep)

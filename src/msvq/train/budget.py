@@ -95,7 +95,7 @@ def fit_to_budget(
     The networks that a budget chooses from are tried one after the other, as long as a larger one is worth it. What was
     named (`keep`) stays as it is.
     """
-    offered = choices(settings, left(), data.size, keep=keep)
+    offered = choices(settings, left(), (data.size, data.test_size), keep=keep)
     tried: list[tuple[Pace, int, int]] = []
 
     def count_steps(number: int) -> int:
