@@ -11,8 +11,8 @@ RECIPE = "fast"  # what a budget trains by, unless another recipe is named
 DEFAULT = "20m"  # for a folder, where nothing is said of time
 OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
 BY_RECIPE = {*OF_NETWORK, "train.resolution"}  # what a recipe that is named decides
-# (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in those
-# of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
+# (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in
+# those of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
 CROPS = ((0.0, 0.5), (0.5, 0.75))
 WARMUP = 0.1  # share of the run in which the rate rises
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
