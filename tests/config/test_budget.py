@@ -68,7 +68,15 @@ def test_networks_grow_and_so_do_crops() -> None:
         ({"backbone": "resnet18"}, {"backbone.name": "resnet18"}),
         ({"overrides": ["backbone.width=48"]}, {"backbone.width": 48}),
         ({"overrides": ["train.resolution=null"]}, {"train.resolution": None}),
-        ({"backbone": "timm:test_vit"}, {"backbone.name": "timm:test_vit", "train.resolution": None}),
+        ({"backbone": "timm:test_vit"}, {"backbone.name": "timm:test_vit", "train.optimiser": "adamw"}),
+        (
+            {"backbone": "timm:test_vit", "overrides": ["train.optimiser=lars"]},
+            {"backbone.name": "timm:test_vit", "train.optimiser": "lars", "train.base_lr": 0.3},
+        ),
+        (
+            {"backbone": "timm:test_vit", "overrides": ["train.base_lr=0.002"]},
+            {"backbone.name": "timm:test_vit", "train.optimiser": "adamw", "train.base_lr": 0.002},
+        ),
         ({"recipe": "cifar10"}, {"backbone.name": "resnet18", "backbone.width": 64, "train.resolution": None}),
         ({"method": "msvq"}, {"method": "msvq"}),
     ],

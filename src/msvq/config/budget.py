@@ -4,13 +4,13 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from msvq.config.settings import Settings, parse_time
+from msvq.config.settings import OTHER_OPTIMISERS, Settings, parse_time
 from msvq.core.errors import BadInput
 
 RECIPE = "fast"  # what a budget trains by, unless another recipe is named
 DEFAULT = "20m"  # for a folder, where nothing is said of time
 OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
-BY_RECIPE = {*OF_NETWORK, "train.resolution"}  # what a recipe that is named decides
+BY_RECIPE = {*OF_NETWORK, "train.resolution", "train.optimiser"}  # what a recipe that is named decides
 # (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in
 # those of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
 CROPS = ((0.0, 0.5), (0.5, 0.75))
@@ -55,6 +55,9 @@ def choices(settings: Settings, seconds: float, sizes: tuple[int, int], *, keep:
     if settings.backbone.is_resnet:
         size, test_size = sizes
         changes["train.resolution"] = [(share, min(size, 4 * round(part * test_size / 4))) for share, part in CROPS]
+    elif "train.optimiser" not in keep:  # Muon was tried on ResNets alone
+        changes |= {"train.optimiser": "adamw"}
+        changes |= {f"train.{key}": value for key, value in OTHER_OPTIMISERS["adamw"].items()}
     if seconds < SHORT:
         changes |= {"evaluate.knn_bank": SHORT_LOOK["knn_bank"], "analyze.map": SHORT_LOOK["map"]}
     settings = changed(settings, changes, keep=keep)
