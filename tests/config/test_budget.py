@@ -39,6 +39,7 @@ def test_a_budget_and_another_length_are_refused(length: dict[str, Any]) -> None
         ({"data": "./photos", "overrides": ["train.steps=3"]}, None, "folder"),
         ({"data": "./photos", "recipe": "folder"}, None, "folder"),
         ({"data": "cifar10"}, None, "cifar10"),
+        ({}, None, "demo"),
         ({"data": "cifar10", "recipe": "cifar10", "budget": "2h"}, 7200, "cifar10"),
     ],
 )

@@ -47,7 +47,8 @@ class Flags:
         length = [key for key in ("train.epochs", "train.steps") if key in told]
         if self.budget is not None and length:
             raise BadInput(f"--budget and {length[0]} both say how long a run is; give one of them")
-        timed = self.recipe == RECIPE or (self.recipe is None and is_path(str(told.get("data.source", ""))))
+        folder = self.recipe is None and is_path(str(told.get("data.source") or "patterns"))
+        timed = folder or self.recipe == RECIPE
         text = self.budget if self.budget is not None else DEFAULT if timed and not length else None
         return None if text is None else parse_budget(text)
 
