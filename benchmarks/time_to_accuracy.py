@@ -121,8 +121,8 @@ def open_ours(name: str, settings: Settings, data: ImageDataset, total: int) -> 
 @contextmanager
 def open_lightly(name: str, width: int, seed: int, data: ImageDataset, total: int) -> Iterator[Contender]:
     """One of lightly's methods."""
-    colours = {"mean": data.mean, "std": data.std}
-    peer = LIGHTLY[name](np.asarray(data.train.images), width=width, size=data.size, seed=seed, **colours)
+    images = np.asarray(data.train.images)
+    peer = LIGHTLY[name](images, width=width, size=data.size, seed=seed, mean=data.mean, std=data.std)
     taken = peer.steps()
 
     def steps(start: int) -> Iterator[None]:
