@@ -236,8 +236,9 @@ class Lightly(nn.Module):
     ) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.student = nn.Sequential(ResNet(width=width, stem=resolve_stem("auto", size)))
-        self.build(self.student[0].feature_dim)
+        backbone = ResNet(width=width, stem=resolve_stem("auto", size))
+        self.student = nn.Sequential(backbone)
+        self.build(backbone.feature_dim)
         learned = [p for p in self.parameters() if p.requires_grad]
         self.optimiser = torch.optim.SGD(learned, lr=self.rate, momentum=0.9, weight_decay=5e-4)
         look: dict[str, Any] = {"input_size": size, "normalize": {"mean": list(mean), "std": list(std)}}

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from msvq.data.sources import BENCHMARKS
+from msvq.data.sources.benchmarks import BENCHMARKS
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "benchmarks" / "what-to-expect.json"
