@@ -121,8 +121,8 @@ def open_ours(name: str, settings: Settings, data: ImageDataset, total: int) -> 
 @contextmanager
 def open_lightly(name: str, width: int, seed: int, data: ImageDataset, total: int) -> Iterator[Contender]:
     """One of lightly's methods."""
-    images, size = np.asarray(data.train.images), data.size
-    peer = LIGHTLY[name](images, width=width, size=size, mean=data.mean, std=data.std, seed=seed)
+    images = np.asarray(data.train.images)
+    peer = LIGHTLY[name](images, width=width, size=data.size, seed=seed, mean=data.mean, std=data.std)
     taken = peer.steps()
 
     def steps(start: int) -> Iterator[None]:
@@ -131,7 +131,7 @@ def open_lightly(name: str, width: int, seed: int, data: ImageDataset, total: in
             next(taken)
             yield
 
-    yield Contender(peer.encoder, peer.batch_size, [Stage(0, 1.0, size)], steps)
+    yield Contender(peer.encoder, peer.batch_size, [Stage(0, 1.0, data.size)], steps)
 
 
 def offers(name: str, seed: int, data: ImageDataset, given: argparse.Namespace) -> list[Offer]:

@@ -80,7 +80,7 @@ def test_another_optimiser_has_its_own_rate_and_decay(tmp_path: Path) -> None:
         named = ["train.base_lr=0.007", f"train.optimiser={name}", "train.decay_norm_and_bias=true"]
         train = resolve(recipe="cifar10", overrides=named).train
         assert (train.base_lr, train.weight_decay) == (0.007, own["weight_decay"]) and train.decay_norm_and_bias
-    assert resolve(recipe="demo", overrides=["train.optimiser=sgd"]).train.base_lr == 0.48  # the recipe's optimiser
+    assert resolve(recipe="mini", overrides=["train.optimiser=sgd"]).train.base_lr == 0.36  # the recipe's optimiser
     mine = tmp_path / "mine.yaml"
     mine.write_text("train: {optimiser: lars, base_lr: 0.2}\n")
     assert resolve(recipe=mine).train.model_dump(include={"base_lr", "weight_decay"}) == {
