@@ -54,6 +54,7 @@ SLOW = (
     "tests/docs/test_site.py",
     "tests/test_damage.py",
     "tests/train/test_resume.py",
+    "tests/train/test_budget.py",
     "tests/runs/test_run_dir.py",
     "tests/data/test_stream.py",
     "tests/data/test_workers.py",

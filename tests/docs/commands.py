@@ -218,6 +218,7 @@ def _check(parsed: Parsed, *, whole: bool) -> None:
             init=values.get("init"),
             overrides=overrides,
             epochs=values.get("epochs"),
+            budget=values.get("budget"),
             precision=values.get("precision"),
         )
     elif parsed.name == "evaluate":

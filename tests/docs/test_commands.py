@@ -96,6 +96,9 @@ def typed(command: Command) -> list[str]:
     words = words[words.index("msvq") + 1 :]
     if {"--resume", "--auto-resume"} & set(words):
         return words
+    if "--budget" in words:  # an epoch is shorter
+        at = words.index("--budget")
+        words = [*words[:at], *words[at + 2 :]]
     behind = BEHIND.get(words[0], [])
     if any(word.startswith(("timm:", "torchvision:")) for word in words):  # their networks have no width
         behind = [word for word, after in zip(behind, [*behind[1:], ""], strict=True) if NARROW not in (word, after)]
@@ -118,7 +121,7 @@ def python(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names that a page's Python has from the start; training is small."""
     pretrain = msvq.pretrain
 
-    def small(*, epochs: int = 1, overrides: tuple[str, ...] = (), **options: Any) -> msvq.Run:
+    def small(*, epochs: int = 1, budget: str = "", overrides: tuple[str, ...] = (), **options: Any) -> msvq.Run:
         queue = [] if "method" in options else ["method.queue_size=64"]
         return pretrain(epochs=1, overrides=[*overrides, *SMALL, *queue], overwrite=True, **options)
 
