@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from msvq.config.budget import Rung
+from msvq.config.budget import CROPS, Rung
 from msvq.core.runtime import cpu_has_bf16
 from msvq.runs.run_dir import processor_name
 
@@ -132,7 +132,7 @@ def test_the_command_runs_on_a_small_copy_of_the_data_set(
     assert [ours["contender"], budget["contender"]] == ["ours", "budget"]
     assert [len(one["curve"]) for one in (ours, budget)] == [2, 2]
     assert [stage["size"] for stage in ours["pace"]["stages"]] == [32]
-    assert [stage["size"] for stage in budget["pace"]["stages"]] == [16, 24, 32]  # as a budget's crops grow
+    assert [stage["size"] for stage in budget["pace"]["stages"]] == [32 * part for _, part in CROPS]
     assert [network["network"] for network in found["paces"][1]["networks"]] == ["resnet8 width 4", "resnet14 width 4"]
     assert budget["pace"] == found["paces"][1]["networks"][0]
     for record in (*found["runs"], *found["paces"]):
