@@ -33,7 +33,7 @@ pytest.importorskip("timm")
 
 TINY = ["data.limit=64", "data.size=32", "train.batch_size=16", "method.queue_size=32", "method.hidden_dim=8"]
 TINY += ["train.checkpoint_every=2", "analyze.map=0", "train.log_every=1"]
-RESNET = [*TINY, "backbone.width=2", "data.size=16"]
+RESNET = [*TINY, "backbone.name=resnet18", "backbone.width=2", "data.size=16"]
 OWN = """
 from torch import nn
 
@@ -219,8 +219,8 @@ def test_a_recipes_width_and_stem_are_not_another_networks() -> None:
     settings = resolve(recipe="demo", backbone="timm:test_vit").backbone
     assert (settings.name, settings.width, settings.stem) == ("timm:test_vit", 64, "auto")
     wide = resolve(recipe="demo", backbone="resnet50").backbone
-    assert (wide.name, wide.width, wide.stem) == ("resnet50", 16, "small")
-    with pytest.raises(BadInput, match=r"backbone\.width is for resnet18"):
+    assert (wide.name, wide.width, wide.stem) == ("resnet50", 32, "small")
+    with pytest.raises(BadInput, match=r"backbone\.width is for resnet8"):
         resolve(recipe="demo", backbone="timm:test_vit", overrides=["backbone.width=8"])
     assert resolve(recipe="demo", overrides=["backbone.name=resnet34"]).backbone.name == "resnet34"
 

@@ -25,7 +25,7 @@ FAST = [word for setting in SMALL for word in ("--set", setting)]
 
 # What is tried of each command; `pretrain` makes the run that they are about, in that folder too.
 COMMANDS = {
-    "plan": ["--data", "../set", "--steps", "3", *FAST],
+    "plan": ["--data", "../set", "--epochs", "1", "--steps", "3", *FAST],
     "bench": ["--steps", "3", *FAST],
     "evaluate": ["../run", "--set", "k=5"],
     "analyze": ["../run"],

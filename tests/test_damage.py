@@ -183,7 +183,7 @@ def test_an_encoder_without_its_card_is_read_from_the_checkpoint(run: msvq.Run, 
         {"std": [0.5, 0.5, 0]},
         {"std": [0.5, 0.5, float("inf")]},
         {"feature_dim": 17},
-        {"backbone": {"name": "resnet18", "width": 3}},
+        {"backbone": {"name": "resnet8", "width": 3}},
         {"backbone": "resnet18"},
     ],
 )
@@ -196,7 +196,7 @@ def test_metadata_are_checked_for_what_they_must_say(run: msvq.Run, tmp_path: Pa
     (copied / METADATA).write_text(json.dumps(with_checksum(known, SEAL)))
     assert state_of(Run(copied).encoder) == state_of(run.encoder)
     (copied / METADATA).write_text(json.dumps(with_checksum(known | change, SEAL)))
-    with pytest.raises(BadInput, match=r"encoder\.json is damaged|does not fit resnet18 as it is now"):
+    with pytest.raises(BadInput, match=r"encoder\.json is damaged|does not fit resnet8 as it is now"):
         _ = Run(copied).encoder
 
 

@@ -32,7 +32,7 @@ def lively(network: nn.Module) -> nn.Module:
 
 def make_run(path: Path, *, name: str | None = None, **backbone: Any) -> msvq.Run:
     """A run as it is after training; `name`: of its data."""
-    overrides = ["data.limit=40", "data.size=16", "data.test_size=32", "backbone.stem=small"]
+    overrides = ["data.limit=40", "data.size=16", "data.test_size=32", "backbone.name=resnet18", "backbone.stem=small"]
     overrides += [f"backbone.{key}={value}" for key, value in backbone.items()]
     settings = resolve(data="patterns", overrides=overrides)
     data = open_dataset(settings.data)

@@ -179,7 +179,7 @@ def module(forward: str) -> str:
     ("text", "sentence"),
     [
         ("def other(): ...", "unknown function in .*known: other"),
-        ("import sys\nsys.exit()", r"cannot be loaded: SystemExit\(\) in line 2$"),
+        ("import sys\nsys.exit()", r"cannot be loaded: SystemExit\(0?\) in line 2$"),
         ("import not_a_module", "cannot be loaded: ModuleNotFoundError"),
         ("def net():\n    return 3", "returned a int; it has to return a torch.nn.Module"),
         ("def net():\n    raise RuntimeError('no')", r"failed: RuntimeError\('no'\) in line 2"),

@@ -83,7 +83,7 @@ def test_a_good_folder_gets_a_clean_bill(doctor: Doctor, tmp_path: Path) -> None
     assert report["sizes"]["formats"] == {"PNG": 260}
     assert report["classes"]["pictures"] == {"cat": 110, "dog": 110}
     assert (report["plan"]["size"], report["plan"]["stem"], report["plan"]["batch_size"]) == (32, "small", 32)
-    assert report["plan"]["queue_size"] == 96
+    assert report["plan"]["queue_size"] is None  # recipe fast has none
     assert report["plan"]["cache_bytes"] == 260 * 32 * 32 * 3
     assert not (tmp_path / "home").exists()  # a look changes nothing
 

@@ -88,7 +88,7 @@ def test_an_audit_is_of_one_epoch() -> None:
 
     def audited(monitor: AnalysisMonitor, step: int) -> int:
         """How many samples the audit is of after a step of two, counted from 0, with four in an epoch."""
-        trainer: Any = SimpleNamespace(step=step + 1, epoch=step // 4 + 1, loader=range(4))
+        trainer: Any = SimpleNamespace(step=step + 1, epoch=step // 4 + 1, loader=range(4), total_steps=40)
         trainer.settings = SimpleNamespace(epochs=10)
         monitor.on_step(trainer, StepOutput(0.0, {}, [([soft_label()], torch.zeros(2, dtype=torch.int64))]))
         return int(monitor.audit.result()["num_samples"])

@@ -194,7 +194,7 @@ def test_a_compiled_run_may_go_on_without_a_compiler() -> None:
 
 
 def test_a_run_keeps_its_optimiser() -> None:
-    begun = as_run(resolve(recipe="demo", overrides=["data.limit=160"]))
+    begun = as_run(resolve(recipe="demo", overrides=["data.limit=160", "train.optimiser=sgd"]))
     now = resolve(base=begun.model_dump(mode="json"), overrides=["train.optimiser=muon"])
     first = changes_on_resume(begun, now)[0]
     assert first == Change("train.optimiser", "sgd", "muon", None)

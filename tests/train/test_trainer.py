@@ -230,7 +230,7 @@ def test_a_run_has_the_schedule_of_its_settings(tmp_path: Path, monkeypatch: pyt
         return step(self, *arguments)
 
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
-    settings = ["backbone.width=2", "data.limit=320", "train.batch_size=32", "train.base_lr=0.8"]
+    settings = ["backbone.width=2", "data.limit=320", "train.batch_size=32", "train.optimiser=sgd", "train.base_lr=0.8"]
     settings += ["train.warmup_epochs=1.5", "train.weight_decay=0.003", "train.decay_norm_and_bias=false"]
     settings += ["method.constant_predictor_rate=true", "method.hidden_dim=8", "method.output_dim=8"]
     settings += ["method.predictor_dim=4"]

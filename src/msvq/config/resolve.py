@@ -61,6 +61,8 @@ class Flags:
             source = str(assignments.get("data.source") or "patterns")
             own = RECIPE if self.seconds is not None else RECIPE_OF.get(source, "folder")
             values = read_recipe(self.recipe if self.recipe is not None else own)
+            if self.recipe is None and own == RECIPE and "backbone.init" in assignments:
+                values.pop("backbone")  # weights are of a standard network, unless another is named
         name = assignments.pop("method.name", self.method)
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
