@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -23,7 +24,15 @@ from msvq.methods.simclr import SimCLR
 from msvq.methods.simsiam import SimSiam
 from msvq.methods.snclr import SNCLR
 from msvq.methods.supervised import Supervised
-from msvq.model.losses import cross_view, info_nce, l2_normalize, negative_cosine, neighbour_contrast, nt_xent
+from msvq.model.losses import (
+    cross_view,
+    info_nce,
+    l2_normalize,
+    multi_positive_nt_xent,
+    negative_cosine,
+    neighbour_contrast,
+    nt_xent,
+)
 from msvq.model.resnet import ResNet
 
 Make = Callable[..., Any]
@@ -117,6 +126,20 @@ class TestSimCLR:
             for i in range(N):
                 slow -= slow_log_softmax([cosine(a[i], other) / 0.2 for other in b], i) / (2 * N)
         assert value(on_embeddings(SimCLR, dim=DIM, loss="cross-view"), x1, x2) == pytest.approx(slow)
+
+    def test_four_views_by_loops(self, on_embeddings: Make) -> None:
+        views, slow = embeddings(4), []
+        for a, b in permutations(range(4), 2):
+            for i in range(N):
+                strangers = [cosine(views[a][i], view[j]) / 0.2 for view in views for j in range(N) if j != i]
+                slow.append(-slow_log_softmax([cosine(views[a][i], views[b][i]) / 0.2, *strangers], 0))
+        found = value(on_embeddings(SimCLR, dim=DIM, num_views=4), *views)
+        assert found == pytest.approx(sum(slow) / len(slow))
+
+    def test_several_views_are_nt_xent_where_they_are_two(self) -> None:
+        x1, x2 = embeddings(2)
+        both = multi_positive_nt_xent(torch.cat([x1, x2]), num_views=2, temp=0.2)
+        assert both.item() == pytest.approx(nt_xent(x1, x2, temp=0.2).item())
 
     def test_limits(self) -> None:
         x1, x2 = embeddings(2)

@@ -11,11 +11,11 @@ from PIL import Image
 
 from msvq.cli import main
 from msvq.config.resolve import Flags, resolve
-from msvq.core.console import Display
+from msvq.core.console import Display, duration
 from msvq.evaluate.knn import SIMILARITIES
 from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.preflight.plan import advise, duration, gigabytes, plan
+from msvq.preflight.plan import advise, gigabytes, plan
 from msvq.preflight.trial_run import open_trial
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
@@ -107,7 +107,7 @@ def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:
 
 def imagined(*, peak: float, seconds: float = 60.0, evaluation: float = 1.0, available: int = 23 * 10**9) -> Estimate:
     """The needs of a run of 200 epochs of 256 pictures, without a machine."""
-    time = Time([], 100, 200, seconds / 200, seconds, evaluation, 201, 0.0, 0.0)
+    time = Time([], 100, 20_000, 200, seconds / 200, seconds, evaluation, 201, 0.0, 0.0)
     memory = Memory(int(peak), before=10**9, fixed=10**9, evaluation=0, unheld=0)
     return Estimate(resolve(recipe="cifar10"), time, memory, Disk(10**8, 10**7, 0), available, divisions=(2, 4, 8))
 

@@ -106,6 +106,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"method": "ressl"}, False),
         ({"seed": 1}, False),
         ({"epochs": 2}, False),
+        ({"overrides": ["train.steps=3"]}, False),
     ],
 )
 def test_the_same_training_is_told_from_another(here: Path, asked: dict[str, Any], same: bool) -> None:
@@ -122,6 +123,7 @@ def test_the_same_training_is_told_from_another(here: Path, asked: dict[str, Any
         ("supervised", []),
         ("cmsf", []),
         ("unmix", ["method.base=cmsf"]),
+        ("msvq", ["train.steps=7"]),
         ("msvq", ["data.size=null", "data.test_size=null", "backbone.stem=auto", "backbone.init=weights/mine.pt"]),
     ],
 )

@@ -76,6 +76,30 @@ def _not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_not_judged")
+def test_a_run_of_steps_ends_within_an_epoch_and_resumes_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"overrides": [*EVERY, "train.steps=13", "evaluate.every=2"]}
+    whole = msvq.pretrain(out=tmp_path / "whole", **options)
+    assert whole.config.train.epochs == 2  # begun: an epoch has ten steps
+    assert [line["step"] for line in whole.metrics() if line["kind"] == "eval"] == [0, 13]
+    steps = [line for line in whole.metrics() if line["kind"] == "step"]
+    assert len(steps) == 13
+    assert 0 < steps[-1]["lr"] < 0.1 * max(line["lr"] for line in steps)  # the schedule is that of 13 steps
+    parts = in_two_parts(monkeypatch, 11, out=tmp_path / "parts", **options)
+    assert untimed(parts) == untimed(whole)
+    assert_same(checkpoint(parts.path)["method"], checkpoint(whole.path)["method"])
+    longer = msvq.pretrain(out=whole.path, resume=True, epochs=2)
+    assert (longer.config.train.steps, longer.metrics()[-1]["step"]) == (None, 20)
+    with pytest.raises(BadInput, match="cannot resume with fewer epochs: the run has 2, not 1"):
+        msvq.pretrain(out=whole.path, resume=True, epochs=1)
+    with pytest.raises(BadInput, match="cannot resume with fewer steps: the run has 13, not 12"):
+        msvq.pretrain(out=parts.path, resume=True, overrides=["train.steps=12"])
+    with pytest.raises(BadInput, match="both say how long a run is"):
+        msvq.pretrain(out=tmp_path / "both", epochs=1, overrides=["train.steps=12"])
+
+
+@pytest.mark.usefixtures("_not_judged")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_twenty_steps_equal_ten_an_interruption_and_ten_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str

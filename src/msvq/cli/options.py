@@ -42,6 +42,14 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")
 AsJsonNotText = Annotated[bool, Option("--json", help="Print JSON instead of text.")]
 ExactPrecision = Annotated[str | None, Option(help="fp32, bf16, fp16 or auto. (default: fp32)")]
 Epochs = Annotated[int | None, Option(help="Passes over the data. (default: the recipe's)")]
+Budget = Annotated[
+    str | None,
+    Option(
+        help="The time there is, such as 90s, 10m or 2h: network, crops and steps are fitted to it and to this "
+        "machine. (default: 20m for a folder, unless --epochs or --recipe is given)",
+        metavar="TIME",
+    ),
+]
 Recipe = Annotated[
     str | None, Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)")
 ]
@@ -53,8 +61,8 @@ MethodName = Annotated[
 BackboneName = Annotated[
     str | None,
     Option(
-        help="resnet18, resnet34, resnet50, torchvision:NAME, timm:NAME, or path/to/file.py:function. "
-        "(default: the recipe's)"
+        help="resnet8, resnet14, resnet18, resnet34, resnet50, torchvision:NAME, timm:NAME, or "
+        "path/to/file.py:function. (default: the recipe's)"
     ),
 ]
 OwnBackbone = Annotated[

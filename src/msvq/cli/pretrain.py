@@ -59,6 +59,7 @@ def pretrain(
     ] = None,
     recipe: opt.Recipe = None,
     epochs: opt.Epochs = None,
+    budget: opt.Budget = None,
     settings: opt.Overrides = None,
     seed: Annotated[int | None, Option(help="Seed of all randomness. (default: 0)")] = None,
     device: opt.Device = None,
@@ -102,6 +103,7 @@ def pretrain(
             init=init,
             recipe=recipe,
             epochs=epochs,
+            budget=budget,
             overrides=settings or [],
             seed=seed,
             device=device,
@@ -151,6 +153,7 @@ def plan(
     method: opt.MethodName = None,
     backbone: opt.BackboneName = None,
     epochs: opt.Epochs = None,
+    budget: opt.Budget = None,
     settings: opt.Overrides = None,
     device: opt.Device = None,
     precision: opt.PrecisionName = None,
@@ -166,7 +169,7 @@ def plan(
     from msvq.config.resolve import Flags
     from msvq.preflight import plan as planning
 
-    flags = Flags(recipe, data, data_root, method, backbone, epochs, settings or [], device, precision)
+    flags = Flags(recipe, data, data_root, method, backbone, epochs, budget, settings or [], device, precision)
     report = planning.plan(flags, out=out, steps=steps, display=Display(Console(stderr=True)))
     _print_report(report, planning.show, as_json)
 
@@ -191,7 +194,7 @@ def bench(
     from msvq.config.resolve import Flags
     from msvq.preflight import bench as timing
 
-    flags = Flags(recipe, data, data_root, method, backbone, None, settings or [], device, precision)
+    flags = Flags(recipe, data, data_root, method, backbone, None, None, settings or [], device, precision)
     report = timing.bench(flags, steps=steps, display=Display(Console(stderr=True)))
     _print_report(report, timing.show, as_json)
 

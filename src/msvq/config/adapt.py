@@ -47,11 +47,14 @@ def fill_from_run(settings: Settings, run: Settings) -> Settings:
     found, told = METHODS[settings.method_name].all_options(run.method), _method_options(settings)
     data = {key: getattr(run.data, key) for key in ("size", "test_size") if getattr(settings.data, key) is None}
     stem = run.backbone.stem if settings.backbone.stem == "auto" else settings.backbone.stem
+    train: dict[str, Any] = {"precision": run.train.precision} if settings.train.precision == "auto" else {}
+    if settings.train.steps is not None:  # they decide how many epochs are begun
+        train["epochs"] = run.train.epochs
     return _update(
         settings,
         data={"source": absolute(settings.data.source), **data},
         backbone={"stem": stem, "init": _written_down(settings.backbone.init)},
-        train={"precision": run.train.precision} if settings.train.precision == "auto" else {},
+        train=train,
         method={key: found.get(key) for key in DATA_DEPENDENT if told.get(key) is None},
     )
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, parse_budget
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, load_yaml, parse_assignment
@@ -30,12 +32,24 @@ class Flags:
     method: str | None = None
     backbone: str | None = None
     epochs: int | None = None
+    budget: str | None = None  # a time, such as 10m
     overrides: Sequence[str] = ()  # key.path=value
     device: str | None = None
     precision: str | None = None
     init: str | Path | None = None
     seed: int | None = None
     compile: bool | None = None
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """The time there is for a new run; None: its length is given otherwise. A folder always has one."""
+        told = self._assignments()
+        length = [key for key in ("train.epochs", "train.steps") if key in told]
+        if self.budget is not None and length:
+            raise BadInput(f"--budget and {length[0]} both say how long a run is; give one of them")
+        timed = self.recipe == RECIPE or (self.recipe is None and is_path(str(told.get("data.source", ""))))
+        text = self.budget if self.budget is not None else DEFAULT if timed and not length else None
+        return None if text is None else parse_budget(text)
 
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
         """The complete settings that they ask for. `base`: plain values instead of a recipe, unless one is named."""
@@ -44,7 +58,8 @@ class Flags:
             values = {key: _unshared(value) for key, value in base.items()}
         else:
             source = str(assignments.get("data.source") or "patterns")
-            values = read_recipe(self.recipe if self.recipe is not None else RECIPE_OF.get(source, "folder"))
+            own = RECIPE if self.seconds is not None else RECIPE_OF.get(source, "folder")
+            values = read_recipe(self.recipe if self.recipe is not None else own)
         name = assignments.pop("method.name", self.method)
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
@@ -55,6 +70,7 @@ class Flags:
             raise BadInput(
                 "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
             )
+        _choose_length(values, assignments)
         _assign_all(values, assignments)
         settings = Settings.parse(values)
         check_backbone(settings.backbone)
@@ -71,6 +87,13 @@ class Flags:
         return {path: value for path, value in plain.items() if value is not None} | dict(
             map(parse_assignment, self.overrides)
         )
+
+    @property
+    def named(self) -> set[str]:
+        """What a budget must leave as it is, by section.key: what a command names, and the recipe that it names."""
+        chosen = {"backbone.name"} if self.backbone is not None else set()
+        chosen |= BY_RECIPE if self.recipe not in (None, RECIPE) else set()
+        return chosen | self._assignments().keys()
 
     def kept(self, settings: Settings) -> list[str] | None:
         """What was named of the settings, where the rest is fitted to one's own pictures; None: nothing is fitted."""
@@ -171,6 +194,16 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
         block.pop("width", None)
         block.pop("stem", None)
     block["name"] = name
+
+
+def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
+    """Epochs that are named stand instead of a recipe's or a run's steps."""
+    if "train.epochs" not in assignments:
+        return
+    if assignments.get("train.steps") is not None:
+        raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
+    if isinstance(values.get("train"), dict):
+        values["train"].pop("steps", None)
 
 
 def _assign_all(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:

@@ -26,15 +26,20 @@ def _rising(schedule: list[tuple[float, int]]) -> list[tuple[float, int]]:
 Schedule = Annotated[list[tuple[float, Annotated[int, Ge(8)]]], AfterValidator(_rising)]
 
 
+def parse_time(text: str) -> float:
+    """Seconds of a time such as 30s, 5m or 2h; 0 of anything else."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([smh])", text.strip())
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+
+
 def parse_save_interval(every: int | str) -> tuple[int | None, float]:
     """(steps, 0.0) or (None, seconds)."""
     text = str(every).strip()
     if re.fullmatch(r"\d{1,15}", text) and int(text) > 0:
         return int(text), 0.0
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([smh])", text)
-    if found is None or float(found[1]) == 0:
+    if (seconds := parse_time(text)) == 0:
         raise ValueError("give a number of steps, or a time such as 30s, 5m or 2h")
-    return None, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    return None, seconds
 
 
 def _save_interval(every: int | str) -> int | str:
@@ -46,6 +51,7 @@ class TrainSettings(Section):
     """How long and how fast to learn; the defaults are the paper's."""
 
     epochs: Annotated[int, Ge(1), MayChange.TRAINING] = 200  # passes over the pictures
+    steps: Annotated[Annotated[int, Ge(1)] | None, MayChange.TRAINING] = None  # of the whole run, instead of epochs
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
     base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch

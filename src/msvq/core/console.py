@@ -29,6 +29,15 @@ def say(console: Console, sentence: str, style: str | None = None) -> None:
     console.print(known, style=style, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
+def duration(seconds: float) -> str:
+    """Seconds in the unit that a person would use."""
+    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
+        if seconds >= 2 * length or (unit == "s" and seconds >= 1):
+            number = seconds / length
+            return f"{number:.1f} {unit}" if number < 20 else f"{number:.0f} {unit}"
+    return f"{1000 * seconds:.0f} ms"
+
+
 class Display:
     """Shows how far a piece of work is."""
 

@@ -98,6 +98,12 @@ def keep_freed_memory() -> None:
         mallopt(TRIM_THRESHOLD, LARGE)
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until an accelerator has done what it was given; a processor always has."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 class OutOfMemory(BadInput):
     """A step needs more memory than there is; the sentence says what to lower."""
 

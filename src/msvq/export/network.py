@@ -4,7 +4,13 @@ import torch
 from torch import Tensor, nn
 
 # Blocks in each stage, and convolutions in each block.
-LAYERS = {"resnet18": ((2, 2, 2, 2), 2), "resnet34": ((3, 4, 6, 3), 2), "resnet50": ((3, 4, 6, 3), 3)}
+LAYERS = {
+    "resnet8": ((0, 1, 1, 1), 2),
+    "resnet14": ((0, 2, 2, 2), 2),
+    "resnet18": ((2, 2, 2, 2), 2),
+    "resnet34": ((3, 4, 6, 3), 2),
+    "resnet50": ((3, 4, 6, 3), 3),
+}
 
 
 class Block(nn.Module):

@@ -16,6 +16,8 @@ from msvq.model.pooling import Encoder, as_encoder
 from msvq.model.resnet import BasicBlock, Block, Bottleneck, ResNet, Stem, resolve_stem
 
 RESNETS: dict[str, tuple[type[Block], tuple[int, ...]]] = {
+    "resnet8": (BasicBlock, (0, 1, 1, 1)),  # ours, for minutes on a processor: no block at full resolution
+    "resnet14": (BasicBlock, (0, 2, 2, 2)),
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
@@ -62,9 +64,7 @@ def check_backbone(settings: BackboneSettings) -> None:
         raise unknown_backbone(settings.name, RESNETS)
     for key in ("width", "stem"):
         if not settings.is_resnet and getattr(settings, key) != getattr(BackboneSettings(), key):
-            raise BadInput(
-                f"backbone.{key} is for resnet18, resnet34 and resnet50; {settings.name} has none, leave it out"
-            )
+            raise BadInput(f"backbone.{key} is for {', '.join(RESNETS)}; {settings.name} has none, leave it out")
 
 
 def register_backbone(name: str) -> None:

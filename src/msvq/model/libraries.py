@@ -55,7 +55,7 @@ def unknown_backbone(name: str, own: Iterable[str] = ()) -> BadInput:
     near = get_close_matches(plain.lower(), full, n=1, cutoff=0.5)
     hint = f"did you mean {full[near[0]]!r}? " if near else ""
     return BadInput(
-        f"unknown backbone {name!r}; {hint}it is one of resnet18, resnet34 and resnet50, torchvision:NAME, timm:NAME, "
+        f"unknown backbone {name!r}; {hint}it is one of resnet8, 14, 18, 34 and 50, torchvision:NAME, timm:NAME, "
         f"or path/to/file.py:function"
     )
 

@@ -61,6 +61,21 @@ def nt_xent(z1: Tensor, z2: Tensor, *, temp: float) -> Tensor:
     return F.cross_entropy(logits, partner)
 
 
+def multi_positive_nt_xent(z: Tensor, *, num_views: int, temp: float) -> Tensor:
+    """NT-Xent over several views of each picture, z [V N, d], view after view: the same as `nt_xent` for two.
+
+    Each view finds each other view of its picture among all views of the other pictures; the mean over all such pairs.
+    """
+    z = l2_normalize(torch.cat([all_gather(view) for view in z.chunk(num_views)]))
+    with torch.autocast(z.device.type, enabled=False):
+        logits = z @ z.T / temp
+    picture = torch.arange(len(z), device=z.device) % (len(z) // num_views)
+    same = picture[:, None] == picture
+    others = logits.masked_fill(same, float("-inf")).logsumexp(1, keepdim=True)
+    partners = same & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    return (torch.logaddexp(logits, others) - logits)[partners].mean()
+
+
 def cross_view(a: Tensor, b: Tensor, *, temp: float) -> Tensor:
     """Row i of a [N, d] finds row i of b among all of b, and the other way round: the mean of both."""
     a, b = all_gather(a), all_gather(b)

@@ -126,8 +126,8 @@ class ResNet(Encoder):
 
     @staticmethod
     def _stage(block: type[Block], in_channels: int, channels: int, num_blocks: int, *, stride: int) -> nn.Sequential:
-        first, between = block(in_channels, channels, stride), block.expansion * channels
-        return nn.Sequential(first, *(block(between, channels, 1) for _ in range(num_blocks - 1)))
+        inputs = [in_channels, *[block.expansion * channels] * (num_blocks - 1)][:num_blocks]
+        return nn.Sequential(*(block(num, channels, 1 if index else stride) for index, num in enumerate(inputs)))
 
     def _initialise(self, stem: Stem) -> None:
         for name, module in self.named_modules():

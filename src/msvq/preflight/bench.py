@@ -10,8 +10,9 @@ from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.preflight.machine import forget_peak, peak_memory
-from msvq.preflight.timing import Stage, Timing, stages, time_steps
+from msvq.preflight.timing import Timing, time_steps
 from msvq.preflight.trial_run import open_trial
+from msvq.train.budget import Stage, stages
 from msvq.train.trainer import Trainer
 
 LEAST_STEPS = 3  # a median of fewer says little

@@ -12,15 +12,16 @@ import torch
 from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.runtime import resolve_device
+from msvq.core.runtime import resolve_device, synchronise
 from msvq.data.workers import available_cores
 from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
-from msvq.preflight.timing import READ, stages, synchronise, time_steps
+from msvq.preflight.timing import READ, time_steps
 from msvq.preflight.trial_run import Trial, open_trial
+from msvq.train.budget import stages
 from msvq.train.monitors import is_due
 from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
@@ -41,6 +42,7 @@ class Time:
 
     resolutions: list[dict[str, float]]  # one row per size of crop
     steps_per_epoch: int
+    steps: int
     epochs: int
     epoch: float  # training steps alone, the mean over the run
     training: float
@@ -146,8 +148,9 @@ def estimate(
         Time(
             resolutions=resolutions,
             steps_per_epoch=len(trainer.loader),
+            steps=trainer.total_steps,
             epochs=epochs,
-            epoch=training / epochs,
+            epoch=training * len(trainer.loader) / trainer.total_steps,
             training=training,
             evaluation=evaluations * one + last,
             evaluations=evaluations,

@@ -11,14 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config.resolve import Flags
-from msvq.core.console import Display
+from msvq.core.console import Display, duration
 from msvq.core.files import packs
 from msvq.data.sources import is_path
 from msvq.preflight.bench import check_steps
 from msvq.preflight.estimate import ROOM, Estimate, Memory, Time, estimate
 from msvq.preflight.machine import free_disk
+from msvq.preflight.trial_run import fit_trial_to_budget
 
-TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "device", "precision")  # flags of a command
+# Flags of a command.
+TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "budget", "device", "precision")
 LONG = 12 * 3600.0  # seconds: longer than a night
 MUCH, LITTLE = 0.1, 0.05  # of the time, for evaluation or for decoding
 WORTH_A_LINE = 600.0  # seconds that advice should save
@@ -35,9 +37,12 @@ def plan(
 ) -> dict[str, Any]:
     """Plan a run, as plain values. `memory`: bytes instead of the machine's."""
     check_steps(steps)
-    settings = flags.settings()
+    settings, display, fitted = flags.settings(), display or Display(), None
     keep = flags.kept(settings)
-    needs = estimate(settings, steps=steps, display=display or Display(), keep=keep, memory=memory)
+    if flags.seconds is not None:
+        fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
+        settings = fitted.settings
+    needs = estimate(settings, steps=steps, display=display, keep=keep, memory=memory)
     disk = {"free_for_run": free_disk(Path(out or "runs")), "free_for_pack": free_disk(packs())}
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     return {
@@ -46,6 +51,7 @@ def plan(
         "memory": {**memory_needs, "available": needs.available},
         "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
         "advice": advise(needs, **disk),
+        "budget": None if fitted is None else fitted.describe(),
         "command": pretrain_command(flags, out, download=needs.absent),
         "notes": list(needs.notes),
     }
@@ -129,7 +135,9 @@ def show(report: dict[str, Any], console: Console) -> None:
         pixels = f"a step at {row['size']} pixels"
         table.add_row(pixels, f"{duration(row['seconds'])}, {row['pictures_per_second']:,.0f} pictures/s", "")
     table.add_row(f"an epoch of {seconds['steps_per_epoch']:,} steps", duration(seconds["epoch"]), "")
-    table.add_row(f"training, {seconds['epochs']} epochs", duration(seconds["training"]), "")
+    whole = seconds["steps"] == seconds["epochs"] * seconds["steps_per_epoch"]
+    length = f"{seconds['epochs']} epochs" if whole else f"{seconds['steps']:,} steps"
+    table.add_row(f"training, {length}", duration(seconds["training"]), "")
     table.add_row(f"evaluation, {seconds['evaluations']} times", duration(seconds["evaluation"]), "")
     table.add_row("checkpoints", duration(seconds["checkpoints"]), "")
     if seconds["packing"]:
@@ -142,20 +150,13 @@ def show(report: dict[str, Any], console: Console) -> None:
     if disk["pack"]:
         table.add_row("disk for packed pictures", gigabytes(disk["pack"]), gigabytes(disk["free_for_pack"]))
     console.print(table)
+    for line in report["budget"] or ():
+        say(line)
     for note in report["notes"]:
         say(f"note: {note}")
     for line in report["advice"]:
         say(line)
     say(f"Start it with: {report['command']}")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that a person would use."""
-    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
-        if seconds >= 2 * length or (unit == "s" and seconds >= 1):
-            number = seconds / length
-            return f"{number:.1f} {unit}" if number < 20 else f"{number:.0f} {unit}"
-    return f"{1000 * seconds:.0f} ms"
 
 
 def gigabytes(num: int) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.core.console import Display
-from msvq.core.runtime import autocast
+from msvq.core.runtime import autocast, synchronise
 from msvq.data.augment import Augment
 from msvq.methods.base import Method
 from msvq.model.teacher import Teacher
@@ -103,12 +103,6 @@ class Timing:
     def share_of_limit(self) -> float:
         """The limit's seconds in the step's; each step is compared with the run of its networks right after it."""
         return median(limit / sum(step.values()) for step, limit in zip(self.steps, self.limits, strict=True))
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait until an accelerator has done what it was given; a processor always has."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
 
 
 def time_steps(
@@ -226,21 +220,3 @@ def replay(trainer: Trainer, calls: list[list[Call]]) -> float:
     seconds = time.perf_counter() - started
     trainer.method.zero_grad()
     return seconds
-
-
-class Stage(NamedTuple):
-    """A stretch of the run at one size of crop."""
-
-    start: int  # step
-    share: float  # of the run
-    size: int  # pixels
-
-
-def stages(trainer: Trainer) -> list[Stage]:
-    """The stretches of `train.resolution`, or the whole run at the data's own size."""
-    schedule = trainer.settings.resolution or [(0.0, trainer.augment.size)]
-    ends = [share for share, _ in schedule[1:]] + [1.0]
-    return [
-        Stage(min(math.ceil(share * trainer.total_steps), trainer.total_steps - 1), end - share, size)
-        for (share, size), end in zip(schedule, ends, strict=True)
-    ]

@@ -2,9 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from msvq.data.sources import ImageSource, find_images, plan_data
 from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED, find_benchmark
 from msvq.data.sources.hub import PREFIX
 from msvq.data.store import ImageDataset, ImageSplit
+from msvq.train import pretrain as training
+from msvq.train.budget import Fitted, fit_to_budget
 from msvq.train.pretrain import prepare
 from msvq.train.trainer import Trainer
 
@@ -76,6 +79,17 @@ def open_trial(settings: Settings, display: Display, *, keep: Sequence[str] | No
             augment, precision = make_augment(settings, data.dataset), settings.train.precision
             trainer = Trainer(method, loader, augment, settings.train, directory=Path(folder), precision=precision)
             yield Trial(settings, data, trainer, [*([data.note] if data.note else []), *notes])
+
+
+def fit_trial_to_budget(
+    settings: Settings, seconds: float, *, named: Collection[str], keep: Sequence[str] | None, display: Display
+) -> Fitted:
+    """The settings of a run that would fit into so many seconds, packing aside."""
+    with _without_downloads(settings.data.source):
+        data = _find_data(settings, display)
+        with closing(data.dataset) as dataset:
+            trial = partial(training.open_trial, dataset, resolve_device(settings.train.device), keep)
+            return fit_to_budget(settings, dataset, lambda: seconds, keep=named, trial=trial)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msvq.core.console import duration
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
-from msvq.preflight.plan import duration
 from msvq.report.figures import COLOURS, draw_line, draw_maps, save_figure
 from msvq.report.records import read_record
 from msvq.report.templates import resource, templates

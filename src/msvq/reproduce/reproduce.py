@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config.resolve import resolve
-from msvq.core.console import Display
+from msvq.core.console import Display, duration
 from msvq.core.errors import BadInput
 from msvq.core.files import downloads, expanduser
 from msvq.data.sources import open_dataset
 from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, read_benchmark
-from msvq.preflight.plan import duration
 from msvq.reproduce import formats
 from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
 from msvq.reproduce.estimate import plan_tasks

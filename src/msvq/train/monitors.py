@@ -94,7 +94,7 @@ class AnalysisMonitor(TrainerCallback):
 
     def on_step(self, trainer: Trainer, output: StepOutput) -> None:
         """Audit the soft labels, if the step is one of the last of an epoch that is looked at."""
-        left = -trainer.step % len(trainer.loader)
+        left = min(-trainer.step % len(trainer.loader), trainer.total_steps - trainer.step)
         if left >= self.batches or not is_due(trainer.epoch, self.every, trainer.settings.epochs):
             return
         if self.audited != trainer.epoch:  # a run that goes on with other settings may have left a part of an audit

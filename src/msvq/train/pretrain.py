@@ -1,7 +1,10 @@
 """From pictures to an encoder on disk: the story of `msvq pretrain`, from top to bottom."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,6 +36,7 @@ from msvq.runs.analyze import evaluate_finished_run
 from msvq.runs.checkpoint import remove_leftovers
 from msvq.runs.encoder import save_encoder
 from msvq.runs.run_dir import RunDir, add_skipped, check_out, environment, locked, start_directory
+from msvq.train.budget import fit_to_budget
 from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
 from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.loggers import make_loggers
@@ -66,7 +70,7 @@ def pretrain(
 
     Nothing on disk changes until all of the input is checked. What one process finds wrong in a section ends all.
     """
-    display = Display(console)
+    display, started = Display(console), time.monotonic()
     with ExitStack() as held:
         held.enter_context(process_group())
 
@@ -98,6 +102,20 @@ def pretrain(
         if data.stream is not None:
             data.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
 
+        # --- fit the run to the time there is
+        if saved is None and flags.seconds is not None:
+            ends = started + flags.seconds
+            fitted = fit_to_budget(
+                config,
+                data,
+                lambda: ends - time.monotonic(),
+                keep=flags.named,
+                trial=partial(open_trial, data, device, flags.kept(config)),
+            )
+            config = fitted.settings
+            for line in fitted.describe():
+                display.note(line)
+
         # --- build the method
         with errors_on_all_ranks():
             init = load_initial_weights(config, data.size) if saved is None else None  # else the checkpoint counts
@@ -124,9 +142,12 @@ def pretrain(
         trainer = make_trainer(config, data, method, loader, out, listeners, console)
         if saved is not None:
             go_on(trainer, saved)
+        length = f"{config.train.epochs} epochs of {len(loader)} steps"
+        if config.train.steps is not None:
+            length = f"{config.train.steps:,} steps ({config.train.steps / len(loader):.1f} epochs)"
         display.note(
-            f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {config.train.epochs} epochs of "
-            f"{len(loader)} steps, {config.backbone.title}, {device} {config.train.precision}"
+            f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {length}, {config.backbone.title}, "
+            f"{device} {config.train.precision}"
         )
         trainer.fit()
         destroy_process_group()  # what is left is not worth sharing
@@ -179,6 +200,9 @@ def prepare(
     if not len(pictures):
         raise BadInput(f"{config.method_name} learns from labels, and {data.name} has none; choose another --method")
     loader = Loader(pictures, batch_size=config.train.batch_size, seed=config.train.seed, device=device)
+    if config.train.steps is not None:
+        epochs = -(-config.train.steps // len(loader))
+        config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
     return config, method, loader, notes
 
 
@@ -220,6 +244,16 @@ def make_trainer(
         record={"settings": config.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
         announce=display.note,
     )
+
+
+@contextmanager
+def open_trial(
+    data: ImageDataset, device: torch.device, keep: Sequence[str] | None, config: Settings
+) -> Iterator[Trainer]:
+    """A trainer as the run will have it, whose steps count for nothing, in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="msvq-") as folder:
+        config, method, loader, _ = prepare(config, data, device, keep)
+        yield make_trainer(config, data, method, loader, Path(folder), (), Console(quiet=True))
 
 
 def go_on(trainer: Trainer, saved: Saved) -> None:

@@ -23,6 +23,7 @@ from msvq.runs.encoder import state_dict_mismatch
 from msvq.runs.run_dir import FINISHED, WEIGHTS
 
 Mode = Literal["new", "resume", "auto", "overwrite"]
+LENGTH = ("train.epochs", "train.steps")  # of a run: it may grow
 
 
 def chosen_mode(*, resume: bool, auto_resume: bool, overwrite: bool) -> Mode:
@@ -56,7 +57,7 @@ class Saved(NamedTuple):
         """Whether these settings ask for the training that it has had."""
         asked = fill_from_run(asked, self.settings)
         changed = changes_on_resume(self.settings, asked)
-        other = any(change.may_change is None or change.path == "train.epochs" for change in changed)
+        other = any(change.may_change is None or change.path in LENGTH for change in changed)
         return not other and self.settings.data.source == asked.data.source
 
 
@@ -143,12 +144,13 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
             f"the pictures of {data.name} have changed since the run began, so it cannot be continued exactly; "
             f"restore them, or start a new run in another --out"
         )
-    epochs = changed.get("train.epochs", [0, 0])
-    if epochs[1] < epochs[0]:
-        raise BadInput(
-            f"cannot resume with fewer epochs: the run has {epochs[0]}, not {epochs[1]}; "
-            f"leave the flag out, or start a new run in another --out"
-        )
+    for path in LENGTH:
+        old, new = changed.get(path, [0, 0])
+        if old is not None and new is not None and new < old:
+            raise BadInput(
+                f"cannot resume with fewer {path.removeprefix('train.')}: the run has {old}, not {new}; "
+                f"leave the flag out, or start a new run in another --out"
+            )
     environment = saved.path / "environment.json"
     if environment.is_file():
         try:

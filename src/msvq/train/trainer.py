@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -64,7 +64,7 @@ class Trainer:
         keep_freed_memory()
         self.loader, self.augment, self.settings, self.precision = loader, augment, settings, precision
         self.device = loader.device
-        self.total_steps = settings.epochs * len(loader)
+        self.total_steps = settings.steps or settings.epochs * len(loader)
         self.peak_lr = settings.base_lr * settings.batch_size / 256
         self.record, self.announce = dict(record or {}), announce
         self.checkpoints = directory / "checkpoints"
@@ -117,7 +117,8 @@ class Trainer:
     def _train_epoch(self) -> None:
         """Train to the end of an epoch, from wherever in it the run stands."""
         started, first = time.monotonic(), self.step
-        for batch in self.loader.epoch(self.step // len(self.loader), start=self.step % len(self.loader)):
+        batches = self.loader.epoch(self.step // len(self.loader), start=self.step % len(self.loader))
+        for batch in islice(batches, self.total_steps - self.step):  # the run may end before the epoch does
             # Apply schedules, compute the loss, update
             lr = self.learning_rate()
             output = self.train_step(*batch, lr)
@@ -133,7 +134,7 @@ class Trainer:
                 self._log("step", {"loss": output.loss, "lr": lr, **logs})
 
             # Checkpoint; after the epoch's last step, it is first evaluated
-            if self.step % len(self.loader):
+            if self.step % len(self.loader) and self.step < self.total_steps:
                 self._save_if_due()
 
         mean = self.epoch_loss / self.epoch_steps

@@ -1,0 +1,170 @@
+"""A run that fits the time there is: what to train is chosen, the pace of this machine taken, the steps fixed."""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import count, islice
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from msvq.config.budget import LOOKING, MOST_LOOKS, choices, fix_length
+from msvq.config.settings import Settings
+from msvq.core.errors import BadInput
+from msvq.core.runtime import synchronise
+from msvq.data.store import ImageDataset
+from msvq.evaluate.diagnostics.gallery import NUM_BANK
+from msvq.evaluate.features import feature_function
+from msvq.evaluate.knn import last_bank
+from msvq.train.trainer import Trainer
+
+WARM_UP = 2  # steps that are not counted: they allocate memory and choose kernels
+LEAST_STEPS, MOST_STEPS, ENOUGH = 3, 50, 1.0  # timed at each size of crop, and seconds that are enough
+BUSY = 1.5  # times the fastest step: a median above it is of a machine that does something else, too
+SAMPLE = 256  # pictures whose features are taken
+FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
+
+Trial = Callable[[Settings], AbstractContextManager[Trainer]]  # a trainer as the run will have it, to try
+
+
+class Stage(NamedTuple):
+    """A stretch of the run at one size of crop."""
+
+    start: int  # step
+    share: float  # of the run
+    size: int  # pixels
+
+
+class Pace(NamedTuple):
+    """What was measured of a run, in seconds."""
+
+    stages: list[tuple[Stage, float]]  # with the seconds of a step
+    look: float  # at the run on its way
+    finish: float  # from the last step to the report
+    steps_per_epoch: int
+    busy: bool  # the machine does something else, too: the seconds are not to be trusted
+
+    @property
+    def step(self) -> float:
+        """The mean over the run."""
+        return sum(stage.share * seconds for stage, seconds in self.stages)
+
+
+class Fitted(NamedTuple):
+    """A run that fits."""
+
+    settings: Settings
+    pace: Pace
+    num_steps: int
+    done: float  # when, as time.time() tells it
+
+    def describe(self) -> list[str]:
+        """What will be done, why, and when it will be over, in a few lines."""
+        settings, pace = self.settings, self.pace
+        crops = ", ".join(str(stage.size) for stage, _ in pace.stages)
+        lines = [
+            f"plan: {settings.method_name}, {settings.backbone.title}, crops of {crops} pixels: "
+            f"the largest network that makes enough steps in the time",
+            f"plan: {self.num_steps:,} steps ({self.num_steps / pace.steps_per_epoch:.1f} epochs) of "
+            f"{1000 * pace.step:.0f} ms; done about {time.strftime('%H:%M:%S', time.localtime(self.done))}",
+        ]
+        if pace.busy:
+            lines.append("note: the machine is busy with something else, so this pace is not to be trusted")
+        return lines
+
+
+def stages(trainer: Trainer) -> list[Stage]:
+    """The stretches of `train.resolution`, or the whole run at the data's own size."""
+    schedule = trainer.settings.resolution or [(0.0, trainer.augment.size)]
+    ends = [share for share, _ in schedule[1:]] + [1.0]
+    return [
+        Stage(min(math.ceil(share * trainer.total_steps), trainer.total_steps - 1), end - share, size)
+        for (share, size), end in zip(schedule, ends, strict=True)
+    ]
+
+
+def fit_to_budget(
+    settings: Settings, data: ImageDataset, left: Callable[[], float], *, keep: Collection[str], trial: Trial
+) -> Fitted:
+    """Settings of a run that ends when no seconds are `left`, with all that comes before and after its steps.
+
+    The networks that a budget chooses from are tried one after the other, as long as a larger one is worth it. What was
+    named (`keep`) stays as it is.
+    """
+    best: Fitted | None = None
+    for choice in choices(settings, left(), data.size, keep=keep):
+        if best is not None and best.num_steps < choice.least_steps:
+            break  # and a larger one is slower still
+        with trial(choice.settings) as trainer:
+            pace = measure_pace(trainer, data, choice.settings)
+        seconds = left() - pace.finish
+        looks = max(1, min(MOST_LOOKS, int(LOOKING * seconds / pace.look)))
+        steps = int((seconds - (looks + 1) * pace.look) / pace.step)  # one more look: before the first step
+        if best is not None and steps < choice.least_steps:
+            break
+        if steps < pace.steps_per_epoch:
+            raise BadInput(
+                f"the time is too short to see each of the {len(data.train):,} pictures once: give --budget "
+                f"{in_minutes(pace.finish + 2 * pace.look + pace.steps_per_epoch * pace.step)} or more, or fewer "
+                f"pictures with --set data.limit=..."
+            )
+        fixed = fix_length(choice.settings, steps, pace.steps_per_epoch, looks=looks, keep=keep)
+        best = Fitted(fixed, pace, steps, time.time() + left())
+    assert best is not None
+    return best
+
+
+def in_minutes(seconds: float) -> str:
+    """A time to give as a budget, rounded up."""
+    return f"{math.ceil(1.1 * seconds / 10) * 10}s" if seconds < 120 else f"{math.ceil(1.1 * seconds / 60)}m"
+
+
+def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pace:
+    """Some steps at each size of crop, a look at the run on its way, and features of a few pictures."""
+    device, encoder = trainer.device, trainer.method.encoder
+    timed = [(stage, *time_steps(trainer, stage)) for stage in stages(trainer)]
+    trainer.step = 0
+    look = _seconds(lambda: trainer.callbacks.on_epoch_end(trainer), device)
+    sample, features = data.train.subsample(SAMPLE), feature_function(data, device, "fp32")
+    features(encoder, sample)
+    per_picture = _seconds(lambda: features(encoder, sample), device) / len(sample)
+    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
+    looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
+    finish = FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up)
+    return Pace(
+        [(stage, seconds) for stage, seconds, _ in timed],
+        look,
+        finish,
+        len(trainer.loader),
+        any(busy for *_, busy in timed),
+    )
+
+
+def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
+    """Seconds of a step, and whether something else keeps the machine busy."""
+    trainer.method.train()
+    seconds: list[float] = []
+    for batch in islice(_endless(trainer), WARM_UP + MOST_STEPS):
+        trainer.step = stage.start  # the schedules stand still
+        seconds.append(_seconds(partial(trainer.train_step, *batch, trainer.learning_rate()), trainer.device))
+        counted = seconds[WARM_UP:]
+        if len(counted) >= LEAST_STEPS and sum(counted) > ENOUGH:
+            break
+    return median(counted), median(counted) > BUSY * min(counted)
+
+
+def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    for epoch in count():
+        yield from trainer.loader.epoch(epoch)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    synchronise(device)
+    started = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - started
