@@ -83,9 +83,7 @@ def test_what_there_is_not(name: str, sentence: str) -> None:
 
 @pytest.mark.parametrize("setting", [{"width": 16}, {"stem": "small"}])
 def test_settings_of_resnets_mean_nothing_to_others(setting: dict[str, Any]) -> None:
-    with pytest.raises(
-        BadInput, match=f"backbone.{next(iter(setting))} is for resnet8, resnet14, resnet18"
-    ):
+    with pytest.raises(BadInput, match=f"backbone.{next(iter(setting))} is for resnet8, resnet14, resnet18"):
         make("timm:test_vit", **setting)
 
 

@@ -154,6 +154,11 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
     say(f"{judged['state']}: {judged['sentence']}")
     for advice in judged["advice"]:
         say(f"  - {advice}")
+    table = _table("changed copies that find their originals by", "nearest", "among ten")
+    for name, found in result["copies"]["recall"].items():
+        shares = (f"{found[key]:.1f} ± {found[f'{key}_error']:.1f} %" for key in ("at_1", "at_10"))
+        table.add_row(name.replace("_", " "), *shares)
+    console.print(table)
     audit = result["false_negatives"]
     if audit is None:
         say("the method has no soft labels over a queue, so there is nothing to audit")

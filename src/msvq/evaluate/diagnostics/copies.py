@@ -10,18 +10,18 @@ histogram, and with more of it no histogram does, though it may still be the bet
 
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import ImageDataset
+from msvq.evaluate.baselines import Encode
 from msvq.model.losses import l2_normalize
 from msvq.model.relations import rows_at_once
 
@@ -30,9 +30,6 @@ AT_ONCE = 500
 SEED = 0  # the same copies in every run, so that runs compare
 CHANGES = ViewSettings(crop_area=(0.2, 0.5), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.05), jitter_p=1.0)
 JPEG_QUALITY = 50
-BINS = 8  # of each colour, so 512 in all
-
-Encode = Callable[[NDArray[np.uint8]], Tensor]  # pictures uint8 [n, H, W, 3] -> features [n, d]
 
 
 def make_changed_copies(images: NDArray[np.uint8], generator: torch.Generator) -> NDArray[np.uint8]:
@@ -49,24 +46,6 @@ def recompress(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=JPEG_QUALITY)
     return np.asarray(Image.open(file))
-
-
-def pixels_8x8(images: NDArray[np.uint8]) -> Tensor:
-    """The pictures uint8 [n, H, W, 3] with 8 x 8 pixels, each less the picture's mean: [n, 192]."""
-    planes = torch.from_numpy(images).permute(0, 3, 1, 2).float()
-    pixels = F.interpolate(planes, (8, 8), mode="area").flatten(1)
-    return pixels - pixels.mean(1, keepdim=True)
-
-
-def colour_histogram(images: NDArray[np.uint8]) -> Tensor:
-    """The roots of each picture's shares of 8 x 8 x 8 colours, [n, 512]: their dot products compare histograms."""
-    levels = torch.from_numpy(images).flatten(1, 2).long() * BINS // 256
-    colours = (levels[..., 0] * BINS + levels[..., 1]) * BINS + levels[..., 2]
-    counts = torch.zeros(len(images), BINS**3).scatter_add_(1, colours, torch.ones(()).expand(colours.shape))
-    return (counts / colours.shape[1]).sqrt()
-
-
-BASELINES: Mapping[str, Encode] = {"colour_histogram": colour_histogram, "pixels_8x8": pixels_8x8}
 
 
 def places_of_originals(originals: Tensor, copies: Tensor) -> Tensor:
