@@ -1,4 +1,4 @@
-"""What the conventional loop is compared with: the product, the limit that its networks set, and lightly's MoCoV2.
+"""What the conventional loop is compared with: the product, the limit that its networks set, and lightly's methods.
 
 Each has `steps()`, an endless iterator whose every `next` takes one whole step.
 """
@@ -30,9 +30,9 @@ from msvq.model.teacher import Network, Teacher
 from msvq.train.trainer import Trainer
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
-    from benchmarks.conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader
+    from benchmarks.conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader, replace_norms
 else:
-    from conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader
+    from conventional import BASE_RATE, MEAN, STD, Views, endless, make_loader, replace_norms
 
 CPU = torch.device("cpu")
 
@@ -207,12 +207,20 @@ def has_lightly() -> bool:
     return importlib.util.find_spec("lightly") is not None
 
 
-class LightlyMoCoV2:
-    """MoCoV2 from lightly's parts, put together as its documented example does, with our backbone and sizes.
+def lightly(name: str) -> Any:
+    """A part of lightly, which is imported where it is used: it need not be there."""
+    return importlib.import_module(f"lightly.{name}")
 
-    Batch norm is ordinary, the loss has one direction. Blur is off up to 32 px, as its tutorial on CIFAR-10 advises;
-    ours keeps it. `lr` may be set between steps.
+
+class Lightly(nn.Module):
+    """A method from lightly's parts on our backbone, as lightly's own benchmark on CIFAR-10 trains it.
+
+    Heads, loss, transform, momentum, optimiser, rate and batch are those of that script (cifar10_benchmark.py, linked
+    from "Benchmarks" in its docs). There the rate falls by a cosine, without warm-up: `lr` may be set between steps.
+    Blur is off up to 32 px, as there; colours are normalised by the data's `mean` and `std`, as when it is judged.
     """
+
+    rate = 0.06
 
     def __init__(
         self,
@@ -220,47 +228,152 @@ class LightlyMoCoV2:
         *,
         width: int,
         size: int,
-        batch_size: int,
-        queue_size: int = 4096,
-        momentum: float = 0.99,
+        batch_size: int = 128,
+        mean: Sequence[float] = MEAN,
+        std: Sequence[float] = STD,
         seed: int = 0,
         workers: int = 2,
     ) -> None:
-        names = ("models.modules", "loss", "models.utils", "transforms")
-        modules, losses, self.utils, looks = (importlib.import_module(f"lightly.{name}") for name in names)
+        super().__init__()
         torch.manual_seed(seed)
-        blur = 0.0 if size <= 32 else 0.5
-        transform = looks.MoCoV2Transform(
-            input_size=size, gaussian_blur=blur, normalize={"mean": list(MEAN), "std": list(STD)}
-        )
-        self.loader = make_loader(Views(images, [transform]), batch_size=batch_size, seed=seed, workers=workers)
-        self.backbone = ResNet(width=width, stem=resolve_stem("auto", size))
-        self.head = modules.MoCoProjectionHead(self.backbone.feature_dim, 2048, 128)
-        self.slow_backbone, self.slow_head = copy.deepcopy(self.backbone), copy.deepcopy(self.head)
-        for slow in (self.slow_backbone, self.slow_head):
-            self.utils.deactivate_requires_grad(slow)
-        self.criterion = losses.NTXentLoss(temperature=0.2, memory_bank_size=(queue_size, 128))
-        self.momentum, self.lr = momentum, BASE_RATE
-        learned = [*self.backbone.parameters(), *self.head.parameters()]
-        self.optimiser = torch.optim.SGD(learned, lr=self.lr, momentum=0.9, weight_decay=5e-4)
+        self.student = nn.Sequential(ResNet(width=width, stem=resolve_stem("auto", size)))
+        self.build(self.student[0].feature_dim)
+        learned = [p for p in self.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.SGD(learned, lr=self.rate, momentum=0.9, weight_decay=5e-4)
+        look: dict[str, Any] = {"input_size": size, "normalize": {"mean": list(mean), "std": list(std)}}
+        views = Views(images, [self.transform({**look, "gaussian_blur": 0.0} if size <= 32 else look)])
+        self.loader = make_loader(views, batch_size=batch_size, seed=seed, workers=workers)
+        self.batch_size, self.lr = batch_size, self.rate
+
+    def build(self, dim: int) -> None:
+        """Add heads for features of `dim` to the student, and what else there is."""
+        raise NotImplementedError
+
+    def transform(self, look: dict[str, Any]) -> Any:
+        return lightly("transforms").SimCLRTransform(cj_strength=0.5, **look)
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        raise NotImplementedError
+
+    def add_teacher(self) -> None:
+        self.teacher = copy.deepcopy(self.student)
+        lightly("models.utils").deactivate_requires_grad(self.teacher)
+
+    def update_teacher(self) -> None:
+        lightly("models.utils").update_momentum(self.student, self.teacher, m=0.99)
 
     @property
     def encoder(self) -> nn.Module:
         """The backbone that learns."""
-        return self.backbone
+        return self.student[0]
 
     def steps(self) -> Iterator[float]:
         """From data to updated weights; gives the loss."""
         for views in endless(self.loader):
-            query_view, key_view = views[0]
             for group in self.optimiser.param_groups:
                 group["lr"] = self.lr
-            self.utils.update_momentum(self.backbone, self.slow_backbone, m=self.momentum)
-            self.utils.update_momentum(self.head, self.slow_head, m=self.momentum)
-            query = self.head(self.backbone(query_view).flatten(start_dim=1))
-            key = self.slow_head(self.slow_backbone(key_view).flatten(start_dim=1)).detach()
-            loss = self.criterion(query, key)
+            loss = self.loss(views[0])
             loss.backward()
             self.optimiser.step()
             self.optimiser.zero_grad()
             yield loss.item()
+
+
+class LightlySimCLR(Lightly):
+    def build(self, dim: int) -> None:
+        self.student.append(lightly("models.modules").SimCLRProjectionHead(dim, 512, 128))
+        self.criterion = lightly("loss").NTXentLoss()
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        z0, z1 = map(self.student, views)
+        return cast(Tensor, self.criterion(z0, z1))
+
+
+class LightlyMoCoV2(Lightly):
+    """With batch norm in eight groups, a teacher that sees them shuffled, and the loss in both directions."""
+
+    hidden, temp, splits = 512, 0.1, True
+
+    def build(self, dim: int) -> None:
+        if self.splits:
+            replace_norms(self.student)
+        self.student.append(lightly("models.modules").MoCoProjectionHead(dim, self.hidden, 128))
+        self.add_teacher()
+        self.criterion = lightly("loss").NTXentLoss(temperature=self.temp, memory_bank_size=(4096, 128))
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        self.update_teacher()
+        x0, x1 = views
+        return (self.compare(x0, x1) + self.compare(x1, x0)) / 2
+
+    def compare(self, x0: Tensor, x1: Tensor) -> Tensor:
+        """The loss of what the student makes of one view beside what the teacher makes of the other."""
+        utils = lightly("models.utils")
+        shuffled, order = utils.batch_shuffle(x1)
+        return cast(Tensor, self.criterion(self.student(x0), utils.batch_unshuffle(self.teacher(shuffled), order)))
+
+
+class LightlyExample(LightlyMoCoV2):
+    """MoCoV2 as lightly's documented example puts it together, with our head: what a step of ours is timed beside.
+
+    Batch norm is ordinary, the loss has one direction.
+    """
+
+    hidden, temp, splits = 2048, 0.2, False
+
+    def transform(self, look: dict[str, Any]) -> Any:
+        return lightly("transforms").MoCoV2Transform(**look)
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        self.update_teacher()
+        return cast(Tensor, self.criterion(self.student(views[0]), self.teacher(views[1])))
+
+
+class LightlyBYOL(Lightly):
+    """The best of lightly's table after 800 epochs: 91.0 % kNN."""
+
+    def build(self, dim: int) -> None:
+        heads = lightly("models.modules")
+        self.student.append(heads.BYOLProjectionHead(dim, 1024, 256))
+        self.add_teacher()
+        self.predictor = heads.BYOLPredictionHead(256, 1024, 256)
+        self.criterion = lightly("loss").NegativeCosineSimilarity()
+
+    def transform(self, look: dict[str, Any]) -> Any:
+        looks = lightly("transforms")
+        return looks.BYOLTransform(looks.BYOLView1Transform(**look), looks.BYOLView2Transform(**look))
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        self.update_teacher()
+        p0, p1 = (self.predictor(self.student(x)) for x in views)
+        z0, z1 = map(self.teacher, views)
+        return cast(Tensor, (self.criterion(p0, z1) + self.criterion(p1, z0)) / 2)
+
+
+class LightlyFastSiam(Lightly):
+    """The best of lightly's table after 200 epochs: 90.6 % kNN. Each of four views predicts the mean of the others."""
+
+    def build(self, dim: int) -> None:
+        heads = lightly("models.modules.heads")
+        layers = [(dim, 2048, nn.BatchNorm1d(2048), nn.ReLU()), (2048, 2048, nn.BatchNorm1d(2048), None)]
+        self.student.append(heads.ProjectionHead(layers))
+        self.predictor = heads.SimSiamPredictionHead(2048, 512, 2048)
+        self.criterion = lightly("loss").NegativeCosineSimilarity()
+
+    def transform(self, look: dict[str, Any]) -> Any:
+        return lightly("transforms").FastSiamTransform(**look)
+
+    def loss(self, views: list[Tensor]) -> Tensor:
+        embeddings = [self.student(x) for x in views]
+        targets = torch.stack(embeddings).detach()
+        others = (targets.sum(dim=0) - targets) / (len(views) - 1)
+        losses = [self.criterion(self.predictor(z), other) for z, other in zip(embeddings, others, strict=True)]
+        return torch.stack(losses).mean()
+
+
+LIGHTLY = {
+    "lightly-mocov2": LightlyMoCoV2,
+    "lightly-simclr": LightlySimCLR,
+    "lightly-byol": LightlyBYOL,
+    "lightly-fastsiam": LightlyFastSiam,
+}

@@ -34,11 +34,11 @@ from msvq.model.losses import l2_normalize
 
 if TYPE_CHECKING:  # a script finds its siblings by name; mypy knows them by their folder
     from benchmarks.conventional import ConventionalMSVQ, endless, four_views, make_loader
-    from benchmarks.peers import CPU, Elsewhere, LightlyMoCoV2, Limit, Product, has_lightly, loss_and_queues
+    from benchmarks.peers import CPU, Elsewhere, LightlyExample, Limit, Product, has_lightly, loss_and_queues
     from benchmarks.timing import AT_LEAST, AT_MOST, alternate, memory_beyond, rates, ratio, row, show, spread
 else:
     from conventional import ConventionalMSVQ, endless, four_views, make_loader
-    from peers import CPU, Elsewhere, LightlyMoCoV2, Limit, Product, has_lightly, loss_and_queues
+    from peers import CPU, Elsewhere, LightlyExample, Limit, Product, has_lightly, loss_and_queues
     from timing import AT_LEAST, AT_MOST, alternate, memory_beyond, rates, ratio, row, show, spread
 
 MSVQ_VIEWS = ("strong", "weak", "weak", "weak")
@@ -102,7 +102,7 @@ def training(scale: Scale, *, method: str, width: int, size: int = 32) -> dict[s
     parts = {name: partial(take, contender.steps(), num) for name, contender in contenders.items()}
     other = "conventional" if method == "msvq" else "lightly"
     if other == "conventional" or has_lightly():
-        peer = Elsewhere(ConventionalMSVQ if other == "conventional" else LightlyMoCoV2, images, **sizes)
+        peer = Elsewhere(ConventionalMSVQ if other == "conventional" else LightlyExample, images, **sizes)
         parts[other] = partial(peer.take, num)
         seconds = alternate(parts, scale.repetitions)
         peer.close()

@@ -24,6 +24,7 @@ KEYWORDS = {
     "num_classes": "classes; comes from the data",
     "num_constrained": "neighbours of the second target, of which k are taken",
     "num_pictures": "pictures to remember a target of; comes from the data",
+    "num_views": "strong views of each picture",
     "output_dim": "length of an embedding",
     "predictor_dim": "width of the predictor's hidden layer",
     "projector_layers": "layers of the projector",

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from docs.keywords import KEYWORDS
 from docs.source_reading import comments_of
 from msvq.config.resolve import recipe_names
-from msvq.config.settings import Settings
+from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
 from msvq.methods.overview import overview
@@ -111,6 +111,8 @@ def settings_page() -> str:
     for name, field in Settings.model_fields.items():
         if isinstance(field.default, BaseModel):
             parts.append(_section(f"## {name}", type(field.default), f"{name}.", field.default))
+        if name == "train":
+            parts.append(f"What an optimiser takes where nothing else is said:\n\n{_optimisers()}")
     parts.append(
         "## method\n\n`method.name` chooses the method, as `--method` does; the other keys are the keywords of its "
         "constructor: see [methods and their keywords](methods.md). `method_defaults` holds a recipe's values for each "
@@ -120,6 +122,13 @@ def settings_page() -> str:
     for name, protocol in PROTOCOLS.items():
         parts.append(_section(f"### {name}", protocol.settings, "", None))
     return "\n".join(parts)
+
+
+def _optimisers() -> str:
+    names = get_args(TrainSettings.model_fields["optimiser"].annotation)
+    rows = [TrainSettings.parse({"optimiser": name}).model_dump(include=OF_OPTIMISER) for name in names]
+    values = ([code(name), *map(code, row.values())] for name, row in zip(names, rows, strict=True))
+    return table(["`train.optimiser`", *(f"`train.{key}`" for key in rows[0])], values)
 
 
 def _section(heading: str, kind: type[BaseModel], path: str, default: BaseModel | None) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -107,14 +108,16 @@ def test_limit_repeats_what_the_method_asked_of_its_networks(sibling: Any) -> No
         assert student.backbone.conv1.weight.grad is not None
 
 
-def test_lightly_takes_steps(sibling: Any) -> None:
+@pytest.mark.parametrize("kind", ["LightlyExample", "LightlyMoCoV2", "LightlySimCLR", "LightlyBYOL", "LightlyFastSiam"])
+def test_lightly_takes_steps(sibling: Any, kind: str) -> None:
     pytest.importorskip("lightly")
     images, _ = make_patterns(32, seed=0)
-    peer = sibling("peers").LightlyMoCoV2(images, width=4, size=32, batch_size=16, queue_size=64, workers=0)
+    peer = getattr(sibling("peers"), kind)(images, width=4, size=32, batch_size=16, workers=0)
     before = peer.encoder.conv1.weight.detach().clone()
     steps = peer.steps()
-    assert next(steps) > 0 and next(steps) > 0
+    assert all(math.isfinite(next(steps)) for _ in range(2))
     assert not torch.equal(peer.encoder.conv1.weight, before)
+    assert all(not p.requires_grad for p in getattr(peer, "teacher", torch.nn.Identity()).parameters())
 
 
 def test_one_command_prints_ratios_and_writes_them(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from msvq.config.resolve import read_recipe, recipe_names, resolve
+from msvq.config.settings import OF_OPTIMISER, OTHER_OPTIMISERS, TrainSettings
 from msvq.core.errors import BadInput
 from msvq.core.schema import known_keys
 from msvq.data.augment import STRONG, WEAK
@@ -71,6 +72,33 @@ def test_another_method_gets_the_data_sets_values_for_it() -> None:
     assert by_set.method_options["teacher_temp"] == 0.05
 
 
+def test_another_optimiser_has_its_own_rate_and_decay(tmp_path: Path) -> None:
+    for name, own in OTHER_OPTIMISERS.items():
+        train = resolve(recipe="cifar10", overrides=[f"train.optimiser={name}"]).train
+        assert train.model_dump(include=OF_OPTIMISER) == own
+        assert (train.epochs, train.batch_size) == (200, 256)  # what was not about SGD stays
+        named = ["train.base_lr=0.007", f"train.optimiser={name}", "train.decay_norm_and_bias=true"]
+        train = resolve(recipe="cifar10", overrides=named).train
+        assert (train.base_lr, train.weight_decay) == (0.007, own["weight_decay"]) and train.decay_norm_and_bias
+    assert resolve(recipe="demo", overrides=["train.optimiser=sgd"]).train.base_lr == 0.48  # the recipe's optimiser
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("train: {optimiser: lars, base_lr: 0.2}\n")
+    assert resolve(recipe=mine).train.model_dump(include={"base_lr", "weight_decay"}) == {
+        "base_lr": 0.2,
+        "weight_decay": OTHER_OPTIMISERS["lars"]["weight_decay"],
+    }
+    assert resolve(recipe=mine, overrides=["train.optimiser=sgd"]).train.base_lr == 0.06
+
+
+@pytest.mark.parametrize(("optimiser", "share"), [("sgd", 0.25), ("lars", 0.25), ("adamw", 1), ("muon", 1)])
+def test_which_rates_follow_the_batch(optimiser: str, share: float) -> None:
+    assert resolve(recipe="cifar10", overrides=[f"train.optimiser={optimiser}"]).train.peak_lr == pytest.approx(
+        {"sgd": 0.06, **{name: own["base_lr"] for name, own in OTHER_OPTIMISERS.items()}}[optimiser]
+    )
+    settings = TrainSettings.parse({"optimiser": optimiser, "batch_size": 64})
+    assert settings.peak_lr == pytest.approx(share * settings.base_lr)
+
+
 def test_the_defaults_of_a_method_can_be_set() -> None:
     overrides = ["method_defaults.sce.temp=0.7"]
     assert resolve(recipe="cifar10", method="sce", overrides=overrides).method_options["temp"] == 0.7
@@ -124,6 +152,10 @@ def test_without_a_recipe_the_data_sets_own_is_taken() -> None:
         (["method_defaults.msvq=3"], r"method_defaults.msvq is a block of keys, not 3"),
         (["method.name=unmix", "method_defaults.mocov2=3"], r"method_defaults.mocov2 is a block of keys, not 3"),
         (["backbone.name=[a]"], r"unknown backbone"),
+        (["train.optimiser=adam"], r"train.optimiser: should be 'sgd', 'adamw', 'lars' or 'muon', not 'adam'"),
+        (["train.optimiser=null"], r"train.optimiser: should be 'sgd'.*, not None"),
+        (["train.optimiser=[muon]"], r"train.optimiser: should be 'sgd'.*, not \['muon'\]"),
+        (["train.optimiser=adamw", "train.base_lr=0.06"], r"^train: base_lr of adamw is at most 0.02 .*, not 0.06$"),
     ],
 )
 def test_a_bad_setting_is_named(overrides: list[str], sentence: str) -> None:

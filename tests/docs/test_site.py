@@ -102,6 +102,7 @@ def test_the_reference_has_every_setting_method_and_recipe() -> None:
         if section not in ("method", "method_defaults"):
             for key in values:
                 assert f"`{section}.{key}" in settings
+    assert "\n| `muon` | `" in settings
     for name, kind in METHODS.items():
         part = methods.split(f"\n## {name}\n")[1].split("\n## ")[0]
         assert all(f"| `method.{key}` |" in part for key in kind.hyperparameters())

@@ -17,7 +17,7 @@ Make = Callable[..., Any]
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-def optimiser_of(method: Method) -> torch.optim.SGD:
+def optimiser_of(method: Method) -> torch.optim.Optimizer:
     return make_optimiser(method, weight_decay=5e-4, decay_norm_and_bias=True)
 
 

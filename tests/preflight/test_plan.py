@@ -13,7 +13,7 @@ from msvq.cli import main
 from msvq.config.resolve import Flags, resolve
 from msvq.core.console import Display, duration
 from msvq.evaluate.knn import SIMILARITIES
-from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _time_evaluation
+from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _state_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
 from msvq.preflight.plan import advise, gigabytes, plan
 from msvq.preflight.trial_run import open_trial
@@ -96,6 +96,19 @@ def test_the_labels_that_vote_in_the_end_count(tmp_path: Path) -> None:
         one, last = _time_evaluation(trial)
         assert last > 3 * one  # features of all 50,000 rather than of 5,000, beside 10,000 of the test
         assert _evaluation_bytes(trial) == 4 * (32 * (3 * 50_000 + 2 * 10_000) + SIMILARITIES)
+
+
+@pytest.mark.parametrize(("optimiser", "averages"), [("sgd", 1), ("adamw", 2), ("lars", 1), ("muon", 1)])
+def test_what_the_optimiser_remembers_counts(optimiser: str, averages: int) -> None:
+    settings = resolve(recipe="demo", overrides=[*SMALL, f"train.optimiser={optimiser}"])
+    with open_trial(settings, Display()) as trial:
+        trainer = trial.trainer
+        weights = sum(tensor.nbytes for tensor in trainer.method.state_dict().values())
+        learning = [p.nbytes for p in trainer.method.parameters() if p.requires_grad]
+        counters = 4 * len(learning) if optimiser == "adamw" else 0
+        assert _state_bytes(trainer) == weights + averages * sum(learning) + counters
+        trainer.train_step(*next(trainer.loader.epoch(0)), 0.0)
+        assert _state_bytes(trainer) == weights + averages * sum(learning) + counters  # no more than in the beginning
 
 
 def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ def steps(
     *,
     num: int,
     precision: str = "fp64",
+    optimiser: Literal["sgd", "adamw", "lars", "muon"] = "sgd",
     base_lr: float = 0.3,
     accumulate: int = 1,
     options: dict[str, Any] | None = None,
@@ -59,6 +60,7 @@ def steps(
         batch_size=32,
         epochs=10,
         warmup_epochs=0,
+        optimiser=optimiser,
         base_lr=base_lr,
         device="cpu",
         precision="fp32",

@@ -37,6 +37,9 @@ CASES: list[dict[str, Any]] = [
     {"name": "msvq", "num": 3, "accumulate": 2, "options": {"warm_start": 1.0}},
     {"name": "msvq", "num": 3, "options": {"bn_splits": 2}},  # a group for each process
     {"name": "msvq", "num": 3, "options": {"bn_splits": 1}},  # one for both
+    {"name": "msvq", "num": 3, "optimiser": "adamw", "base_lr": 1e-3},
+    {"name": "msvq", "num": 3, "optimiser": "lars"},
+    {"name": "msvq", "num": 3, "optimiser": "muon", "base_lr": 0.02},
     *({"name": name, "num": 2} for name in METHODS if name != "msvq" and ".py:" not in name),
     {"name": "mocov2", "num": 3, "options": {"symmetric": "sum"}},
     {"name": "simclr", "num": 3, "options": {"loss": "cross-view"}},

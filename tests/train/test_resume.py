@@ -193,6 +193,13 @@ def test_a_compiled_run_may_go_on_without_a_compiler() -> None:
     assert changes_on_resume(begun, now) == [Change("train.compile", True, False, MayChange.UPKEEP)]
 
 
+def test_a_run_keeps_its_optimiser() -> None:
+    begun = as_run(resolve(recipe="demo", overrides=["data.limit=160"]))
+    now = resolve(base=begun.model_dump(mode="json"), overrides=["train.optimiser=muon"])
+    first = changes_on_resume(begun, now)[0]
+    assert first == Change("train.optimiser", "sgd", "muon", None)
+
+
 def test_epochs_may_grow_and_that_is_recorded(tmp_path: Path) -> None:
     run = msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
     longer = msvq.pretrain(out=run.path, resume=True, epochs=2, overrides=["evaluate.every=1"])

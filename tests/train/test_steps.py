@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 
 import msvq
 from msvq.config.resolve import resolve
-from msvq.config.settings import TrainSettings
+from msvq.config.settings import OTHER_OPTIMISERS, TrainSettings
 from msvq.core.errors import BadInput
 from msvq.core.runtime import TRIM_THRESHOLD, OutOfMemory, is_out_of_memory, keep_freed_memory
 from msvq.data.augment import Augment, ViewSettings
@@ -20,6 +21,7 @@ from msvq.data.loader import Loader
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS, Batch, Loss, Method
 from msvq.model.teacher import Network, Teacher
+from msvq.runs.checkpoint import read_checkpoint, write_checkpoint
 from msvq.train.step import check_fit, compile_networks
 from msvq.train.trainer import NonFiniteLoss, Trainer
 
@@ -27,6 +29,8 @@ SMALL = [
     *("backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "method.hidden_dim=16"),
     *("train.log_every=1", "evaluate.every=50", "data.size=16", "data.test_size=16"),
 ]
+
+OPTIMISERS = ("sgd", *OTHER_OPTIMISERS)
 
 
 def sides_of(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
@@ -74,7 +78,7 @@ class Pull(Method):
 
     def __init__(self, side: int) -> None:
         super().__init__()
-        backbone = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 6))
+        backbone = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.Flatten(), nn.Linear(64, 6))
         self.student = Network(backbone, nn.Linear(6, 3))
         self.teacher = Teacher(self.student, momentum=0.5)
         self.views = ("weak", "weak")
@@ -88,7 +92,7 @@ class Pull(Method):
 def trainer_of(tmp_path: Path, **settings: Any) -> Trainer:
     torch.manual_seed(0)
     images, labels = torch.randint(256, (8, 8, 8, 3), dtype=torch.uint8), torch.zeros(8, dtype=torch.int64)
-    train = TrainSettings(batch_size=8, epochs=1, base_lr=3.0, **settings)
+    train = TrainSettings(batch_size=8, epochs=1, **settings)
     return Trainer(
         Pull(8),
         Loader(ImageSplit(images.numpy(), labels.numpy()), batch_size=8, seed=0, device=torch.device("cpu")),
@@ -125,8 +129,9 @@ def test_a_batch_that_does_not_divide_into_parts_is_refused(tiny: Any) -> None:
         check_fit(method, 32, 16)
 
 
-def test_fp16_trains_with_a_scaled_loss_and_leaves_out_what_overflows(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, precision="fp16")
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_fp16_trains_with_a_scaled_loss_and_leaves_out_what_overflows(tmp_path: Path, optimiser: str) -> None:
+    trainer = trainer_of(tmp_path, precision="fp16", optimiser=optimiser)
     start = trainer.scaler.get_scale()
     before = [p.clone() for p in trainer.method.student.parameters()]
     for _ in range(12):  # the scale starts high and falls until gradients fit
@@ -138,6 +143,42 @@ def test_fp16_trains_with_a_scaled_loss_and_leaves_out_what_overflows(tmp_path: 
     step_of(trainer)
     assert all(torch.equal(a, b) for a, b in zip(held, trainer.method.student.parameters(), strict=True))
     assert trainer.scaler.get_scale() < torch.finfo(torch.float32).max
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_eight_steps_of_an_optimiser_equal_four_a_checkpoint_and_four_more(
+    tmp_path: Path, optimiser: str, precision: str
+) -> None:
+    whole, first, second = (trainer_of(tmp_path, optimiser=optimiser, precision=precision) for _ in range(3))
+    for trainer in (whole, whole, first):
+        for _ in range(4):
+            step_of(trainer)
+    write_checkpoint(tmp_path / "x", first.state_dict())
+    state = read_checkpoint(tmp_path / "x")
+    assert state is not None
+    second.load(state)
+    for _ in range(4):
+        step_of(second)
+    torch.testing.assert_close(second.method.state_dict(), whole.method.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(second.optimiser.state_dict(), whole.optimiser.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_state_that_is_not_the_optimisers_is_refused(tmp_path: Path, optimiser: str) -> None:
+    trainer, other = (
+        trainer_of(tmp_path, optimiser=name) for name in (optimiser, "sgd" if optimiser == "adamw" else "adamw")
+    )
+    own = trainer.state_dict()
+    foreign = {**own, "optimiser": {**own["optimiser"], "state": other.optimiser.state_dict()["state"]}}
+    with pytest.raises(BadInput, match=r"the checkpoint is damaged \(optimiser\.state\.0\."):
+        trainer.load(foreign)
+    for name, wrong in product(
+        own["optimiser"]["state"][1], (torch.zeros(7, 2), torch.zeros(3, 3).int(), "text", None)
+    ):
+        states = {**own["optimiser"]["state"], 1: {**own["optimiser"]["state"][1], name: wrong}}
+        with pytest.raises(BadInput, match=rf"the checkpoint is damaged \(optimiser\.state\.1\.{name}\)"):
+            trainer.load({**own, "optimiser": {**own["optimiser"], "state": states}})
 
 
 def test_fp16_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

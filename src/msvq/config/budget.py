@@ -4,13 +4,16 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from msvq.config.settings import Settings, parse_time
+from msvq.config.settings import OTHER_OPTIMISERS, Settings, parse_time
 from msvq.core.errors import BadInput
 
 RECIPE = "fast"  # what a budget trains by, unless another recipe is named
 DEFAULT = "20m"  # for a folder, where nothing is said of time
-BY_RECIPE = {"backbone.name", "backbone.width", "train.resolution"}  # what a recipe that is named decides
-CROPS = ((0.0, 0.5), (0.6, 0.75), (0.85, 1.0))  # (share of the run, side as a share of the data's): they grow
+OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
+BY_RECIPE = {*OF_NETWORK, "train.resolution", "train.optimiser"}  # what a recipe that is named decides
+# (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in
+# those of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
+CROPS = ((0.0, 0.5), (0.5, 0.75))
 WARMUP = 0.1  # share of the run in which the rate rises
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
 SHORT = 300.0  # seconds: a shorter run is looked at less closely
@@ -20,11 +23,12 @@ SHORT_LOOK = {"knn_bank": 5_000, "map": 500}
 class Rung(NamedTuple):
     """A network of the ladder, and the steps from which on it learns more in the same time than the one below."""
 
+    name: str
     width: int
     least_steps: int
 
 
-LADDER = (Rung(16, 0), Rung(24, 6_000), Rung(32, 12_000), Rung(48, 24_000), Rung(64, 48_000))
+LADDER = (Rung("resnet8", 32, 0), Rung("resnet14", 32, 12_000), Rung("resnet14", 64, 30_000))
 
 
 class Choice(NamedTuple):
@@ -42,21 +46,27 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def choices(settings: Settings, seconds: float, size: int, *, keep: Collection[str]) -> list[Choice]:
-    """What so many seconds choose from for pictures of `size` pixels, the smallest network first.
+def choices(settings: Settings, seconds: float, sizes: tuple[int, int], *, keep: Collection[str]) -> list[Choice]:
+    """What so many seconds choose from for pictures of these sizes (trained, tested), the smallest network first.
 
-    What was named (in `keep`) stays: a width, or a backbone that is no ResNet of ours, is the only one.
+    What was named (in `keep`) stays; a backbone or a width that was, is the only one.
     """
-    backbone = settings.backbone
     changes: dict[str, Any] = {}
-    if backbone.is_resnet:
-        changes["train.resolution"] = [(share, 4 * round(part * size / 4)) for share, part in CROPS]
+    if settings.backbone.is_resnet:
+        size, test_size = sizes
+        changes["train.resolution"] = [(share, min(size, 4 * round(part * test_size / 4))) for share, part in CROPS]
+    elif "train.optimiser" not in keep:  # Muon was tried on ResNets alone
+        changes |= {"train.optimiser": "adamw"}
+        changes |= {f"train.{key}": value for key, value in OTHER_OPTIMISERS["adamw"].items()}
     if seconds < SHORT:
         changes |= {"evaluate.knn_bank": SHORT_LOOK["knn_bank"], "analyze.map": SHORT_LOOK["map"]}
     settings = changed(settings, changes, keep=keep)
-    if not backbone.is_resnet or "backbone.width" in keep:
+    if not settings.backbone.is_resnet or not OF_NETWORK.isdisjoint(keep):
         return [Choice(settings, 0)]
-    return [Choice(changed(settings, {"backbone.width": rung.width}), rung.least_steps) for rung in LADDER]
+    return [
+        Choice(changed(settings, {"backbone.name": name, "backbone.width": width}), least)
+        for name, width, least in LADDER
+    ]
 
 
 def fix_length(settings: Settings, steps: int, steps_per_epoch: int, *, looks: int, keep: Collection[str]) -> Settings:

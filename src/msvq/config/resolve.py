@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, parse_budget
-from msvq.config.settings import Settings
+from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
@@ -47,7 +47,8 @@ class Flags:
         length = [key for key in ("train.epochs", "train.steps") if key in told]
         if self.budget is not None and length:
             raise BadInput(f"--budget and {length[0]} both say how long a run is; give one of them")
-        timed = self.recipe == RECIPE or (self.recipe is None and is_path(str(told.get("data.source", ""))))
+        folder = self.recipe is None and is_path(str(told.get("data.source") or "patterns"))
+        timed = folder or self.recipe == RECIPE
         text = self.budget if self.budget is not None else DEFAULT if timed and not length else None
         return None if text is None else parse_budget(text)
 
@@ -65,6 +66,7 @@ class Flags:
             assign(values, path, assignments.pop(path), whole=True)
         _choose_method(values, name)
         _choose_backbone(values, assignments.pop("backbone.name", self.backbone))
+        _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = base is None or self.recipe is not None
         if from_recipe and values["backbone"].get("init") == LIBRARY and "backbone.init" not in assignments:
             raise BadInput(
@@ -204,6 +206,14 @@ def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any]) -> No
         raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
     if isinstance(values.get("train"), dict):
         values["train"].pop("steps", None)
+
+
+def _choose_optimiser(values: dict[str, Any], name: Any) -> None:
+    """Drop the rate and the decay of a recipe for another optimiser: the chosen one has its own."""
+    block = values.get("train")
+    if isinstance(block, dict) and name not in (None, block.get("optimiser", TrainSettings().optimiser)):
+        for key in OF_OPTIMISER:
+            block.pop(key, None)
 
 
 def _assign_all(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:

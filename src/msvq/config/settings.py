@@ -1,11 +1,11 @@
 """Everything that decides a run, typed and frozen."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from annotated_types import Ge, Gt, Lt
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from msvq.core.runtime import Precision
 from msvq.core.schema import MayChange, Section
@@ -47,6 +47,16 @@ def _save_interval(every: int | str) -> int | str:
     return every
 
 
+# What the other optimisers take where nothing else is said; SGD's are the defaults of the settings themselves.
+OTHER_OPTIMISERS: dict[str, dict[str, Any]] = {
+    "adamw": {"base_lr": 1e-3, "weight_decay": 0.05, "decay_norm_and_bias": False},
+    "lars": {"base_lr": 0.3, "weight_decay": 1e-6, "decay_norm_and_bias": False},  # SimCLR's
+    "muon": {"base_lr": 0.1, "weight_decay": 5e-4, "decay_norm_and_bias": False},
+}
+OF_OPTIMISER = {*OTHER_OPTIMISERS["adamw"]}  # the settings that go with one
+MOST_ADAMW = 0.02  # of its rate: every weight moves by about as much in a step
+
+
 class TrainSettings(Section):
     """How long and how fast to learn; the defaults are the paper's."""
 
@@ -54,7 +64,11 @@ class TrainSettings(Section):
     steps: Annotated[Annotated[int, Ge(1)] | None, MayChange.TRAINING] = None  # of the whole run, instead of epochs
     batch_size: Annotated[int, Ge(2)] = 256  # pictures in a step, over all processes
     resolution: Schedule | None = None  # [[share of the run, side of the crop], ...]; None: data.size throughout
-    base_lr: Annotated[float, Gt(0)] = 0.06  # for a batch of 256; scaled with the batch
+    # sgd has momentum 0.9; lars as well, and steps of matrices and convolutions in proportion to their size; muon sets
+    # the singular values of those steps near 1, and moves norms and biases by SGD at 0.3 of the rate. The rate and
+    # decay of a recipe for another optimiser are dropped: each has its own.
+    optimiser: Literal["sgd", "adamw", "lars", "muon"] = "sgd"
+    base_lr: Annotated[float, Gt(0)] = 0.06  # sgd and lars: for a batch of 256, and scaled with the batch
     warmup_epochs: Annotated[float, Ge(0)] = 5  # in which the rate rises from 0, step by step
     weight_decay: Annotated[float, Ge(0)] = 5e-4
     decay_norm_and_bias: bool = True  # whether batch norm and biases decay too
@@ -70,6 +84,27 @@ class TrainSettings(Section):
     checkpoint_every: Annotated[int | str, AfterValidator(_save_interval), MayChange.UPKEEP] = "5m"
     log_every: Annotated[int, Ge(1), MayChange.UPKEEP] = 10  # steps
     seed: Annotated[int, Ge(0), Lt(2**63)] = 0  # of all randomness
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_optimiser(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return OTHER_OPTIMISERS.get(str(values.get("optimiser")), {}) | values
+
+    @model_validator(mode="after")
+    def _rate_can_be_meant(self) -> Self:
+        if self.optimiser == "adamw" and self.base_lr > MOST_ADAMW:
+            usual = OTHER_OPTIMISERS["adamw"]["base_lr"]
+            raise ValueError(f"base_lr of adamw is at most {MOST_ADAMW} (usual: {usual}), not {self.base_lr}")
+        return self
+
+    @property
+    def peak_lr(self) -> float:
+        """The rate after the warm-up."""
+        # A step of AdamW and Muon has a length that the rate alone decides, however large the gradient: scaled, the
+        # small batches of one machine would only make it short. SGD's and LARS's papers scale theirs.
+        return self.base_lr * (self.batch_size / 256 if self.optimiser in ("sgd", "lars") else 1)
 
 
 class AugmentSettings(Section):

@@ -120,10 +120,10 @@ def estimate(
     available = available_memory(resolve_device(settings.train.device)) if memory is None else memory
     with open_trial(settings, display, keep=keep) as trial:
         trainer, device, data = trial.trainer, trial.trainer.device, trial.data.dataset
-        weights = _num_bytes(trainer.method.state_dict().values())
-        fixed = weights + 2 * _num_bytes(p for p in trainer.method.parameters() if p.requires_grad)
+        held = _state_bytes(trainer)
+        fixed = held + _num_bytes(p for p in trainer.method.parameters() if p.requires_grad)  # their gradients
         forget_peak(device)
-        before = max(0, held_memory(device) - weights)
+        before = max(0, held_memory(device) - held)
         pictures, peak, notes = trainer.settings.batch_size, None, trial.notes
         few, expected = _probe(trainer, before + fixed, display)
         if available is not None and expected is not None and expected > ROOM * available:
@@ -269,6 +269,12 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     work()
     synchronise(device)
     return time.perf_counter() - started
+
+
+def _state_bytes(trainer: Trainer) -> int:
+    """Weights, queues and what the optimiser remembers of each weight."""
+    averages = (tensor for state in trainer.optimiser.state.values() for tensor in state.values())
+    return _num_bytes(trainer.method.state_dict().values()) + _num_bytes(averages)
 
 
 def _num_bytes(tensors: Iterable[Any]) -> int:

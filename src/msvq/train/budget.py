@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count, islice
@@ -95,27 +95,40 @@ def fit_to_budget(
     The networks that a budget chooses from are tried one after the other, as long as a larger one is worth it. What was
     named (`keep`) stays as it is.
     """
-    best: Fitted | None = None
-    for choice in choices(settings, left(), data.size, keep=keep):
-        if best is not None and best.num_steps < choice.least_steps:
-            break  # and a larger one is slower still
-        with trial(choice.settings) as trainer:
-            pace = measure_pace(trainer, data, choice.settings)
+    offered = choices(settings, left(), (data.size, data.test_size), keep=keep)
+    tried: list[tuple[Pace, int, int]] = []
+
+    def count_steps(number: int) -> int:
+        with trial(offered[number].settings) as trainer:
+            pace = measure_pace(trainer, data, offered[number].settings)
         seconds = left() - pace.finish
         looks = max(1, min(MOST_LOOKS, int(LOOKING * seconds / pace.look)))
         steps = int((seconds - (looks + 1) * pace.look) / pace.step)  # one more look: before the first step
-        if best is not None and steps < choice.least_steps:
-            break
-        if steps < pace.steps_per_epoch:
-            raise BadInput(
-                f"the time is too short to see each of the {len(data.train):,} pictures once: give --budget "
-                f"{in_minutes(pace.finish + 2 * pace.look + pace.steps_per_epoch * pace.step)} or more, or fewer "
-                f"pictures with --set data.limit=..."
-            )
-        fixed = fix_length(choice.settings, steps, pace.steps_per_epoch, looks=looks, keep=keep)
-        best = Fitted(fixed, pace, steps, time.time() + left())
-    assert best is not None
-    return best
+        tried.append((pace, looks, steps))
+        return steps
+
+    number = climb([choice.least_steps for choice in offered], count_steps)
+    pace, looks, steps = tried[number]
+    if steps < pace.steps_per_epoch:
+        raise BadInput(
+            f"the time is too short to see each of the {len(data.train):,} pictures once: give --budget "
+            f"{in_minutes(pace.finish + 2 * pace.look + pace.steps_per_epoch * pace.step)} or more, or fewer "
+            f"pictures with --set data.limit=..."
+        )
+    fixed = fix_length(offered[number].settings, steps, pace.steps_per_epoch, looks=looks, keep=keep)
+    return Fitted(fixed, pace, steps, time.time() + left())
+
+
+def climb(least_steps: Sequence[int], count_steps: Callable[[int], int]) -> int:
+    """The number of the largest network, the smallest being 0, that makes its least steps.
+
+    `count_steps` says how many a network makes. One that the network below rules out is not asked for: it is slower.
+    """
+    steps = count_steps(0)
+    for number, least in enumerate(least_steps[1:], start=1):
+        if steps < least or (steps := count_steps(number)) < least:
+            return number - 1
+    return len(least_steps) - 1
 
 
 def in_minutes(seconds: float) -> str:

@@ -24,7 +24,7 @@ from msvq.core.distributed import (
 )
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import check_places, is_run
-from msvq.core.launch import is_main_process
+from msvq.core.launch import is_main_process, num_processes
 from msvq.core.runtime import or_too_large, resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
@@ -41,6 +41,7 @@ from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
 from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.loggers import make_loggers
 from msvq.train.monitors import AnalysisMonitor, KnnMonitor
+from msvq.train.optim import check_optimiser
 from msvq.train.progress import TrainingDisplay
 from msvq.train.resume import (
     Mode,
@@ -93,6 +94,8 @@ def pretrain(
             if automatic and saved is not None and saved.finished and saved.same_training_as(config):
                 display.note(f"the run in {out} is finished already")
                 return False
+            if saved is None and flags.seconds is not None and num_processes() > 1:
+                raise BadInput("a budget of time is for one process; give torchrun a number of --epochs instead")
             check_source(config.data.source)
             device = local_device(resolve_device(config.train.device))
 
@@ -104,14 +107,9 @@ def pretrain(
 
         # --- fit the run to the time there is
         if saved is None and flags.seconds is not None:
-            ends = started + flags.seconds
-            fitted = fit_to_budget(
-                config,
-                data,
-                lambda: ends - time.monotonic(),
-                keep=flags.named,
-                trial=partial(open_trial, data, device, flags.kept(config)),
-            )
+            ends, trial = started + flags.seconds, partial(open_trial, data, device, flags.kept(config))
+            with display.busy("taking the pace of this machine"):
+                fitted = fit_to_budget(config, data, lambda: ends - time.monotonic(), keep=flags.named, trial=trial)
             config = fitted.settings
             for line in fitted.describe():
                 display.note(line)
@@ -196,6 +194,7 @@ def prepare(
     ):
         method = build_method(config, data.size, None if init is None else init.weights)
     check_fit(method, config.train.batch_size, config.train.accumulate)
+    check_optimiser(method, config.train.optimiser)
     for view in method.views:
         if view not in type(config.augment).model_fields:
             raise unknown(f"view of {config.method_name}", view, type(config.augment).model_fields)

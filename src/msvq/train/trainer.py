@@ -65,7 +65,7 @@ class Trainer:
         self.loader, self.augment, self.settings, self.precision = loader, augment, settings, precision
         self.device = loader.device
         self.total_steps = settings.steps or settings.epochs * len(loader)
-        self.peak_lr = settings.base_lr * settings.batch_size / 256
+        self.peak_lr = settings.peak_lr
         self.record, self.announce = dict(record or {}), announce
         self.checkpoints = directory / "checkpoints"
         self.log = MetricsWriter(directory / "metrics.jsonl")
@@ -80,9 +80,9 @@ class Trainer:
             compile_networks(self.method)
         self.optimiser = make_optimiser(
             self.method,
+            settings.optimiser,
             weight_decay=settings.weight_decay,
             decay_norm_and_bias=settings.decay_norm_and_bias,
-            scaled=precision == "fp16",
         )
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")  # else it does nothing
         views_seed = derive_seed(settings.seed, RandomStream.VIEWS)
