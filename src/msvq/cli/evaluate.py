@@ -85,7 +85,7 @@ def analyze(
     precision: Annotated[str | None, Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
     as_json: opt.AsJsonNotText = False,
 ) -> None:
-    """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.
+    """Look inside a run: did it work, what do its soft labels find, how fresh are teachers and queues.
 
     Draws the embedding map anew and rewrites the report, which shows the last checkpoint; what is found in another one
     is in RUN/eval under its name. Example: msvq analyze runs/cifar10

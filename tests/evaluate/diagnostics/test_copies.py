@@ -69,7 +69,7 @@ def test_features_that_are_no_numbers_find_nothing() -> None:
 def test_copies_are_changed_the_same_way_each_time_and_each_in_its_own() -> None:
     images = np.repeat(make_patterns(1, seed=0)[0], 6, axis=0)
     first, second = (make_changed_copies(images, seeded(3)) for _ in range(2))
-    assert np.array_equal(first, second) and (first.shape, first.dtype) == (images.shape, np.uint8)
+    assert np.array_equal(first, second) and first.shape == images.shape and first.dtype == np.uint8
     assert len({copy.tobytes() for copy in first}) == 6
     assert not np.array_equal(first, make_changed_copies(images, seeded(4)))
 
