@@ -14,7 +14,7 @@ from msvq.evaluate.diagnostics.collapse import LOWER_RATE, OTHER_METHOD, Verdict
 from msvq.evaluate.diagnostics.copies import standard_error
 
 CLEARLY = 2.0  # standard errors of a difference
-ENOUGH_STEPS = 2000  # with fewer, a run that is not good is too short before it is anything else
+ENOUGH_STEPS = 1000  # with fewer, a run that is not good is too short before it is anything else
 FEW_PICTURES = 100  # with fewer, a test without a clear result says nothing
 
 BY = {"untrained": "before training", "colour_histogram": "by a colour histogram", "pixels_8x8": "by 8 x 8 pixels"}
