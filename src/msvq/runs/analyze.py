@@ -5,14 +5,9 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from msvq.config.adapt import fill_from_data
 from msvq.config.build import build_method, make_augment
@@ -22,14 +17,14 @@ from msvq.core.errors import BadInput
 from msvq.core.files import check_places, write_text
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
-from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.baselines import BASELINES, baseline_accuracies
-from msvq.evaluate.diagnostics.copies import measure_recall, pictures_to_copy
+from msvq.data.store import ImageDataset
+from msvq.evaluate.baselines import baseline_accuracies
+from msvq.evaluate.diagnostics.copies import measure_copies
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
-from msvq.evaluate.features import EvalContext, Features, feature_function
+from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
@@ -151,17 +146,6 @@ def evaluate_finished_run(
     }
     write_text(folder / f"analysis{suffix}.json", json.dumps(nan_to_none(result), indent=1) + "\n")
     return result
-
-
-def measure_copies(data: ImageDataset, encoders: dict[str, nn.Module], features: Features) -> dict[str, Any]:
-    """How often changed copies find their originals, by the encoders and by what one has without any."""
-
-    def encode(encoder: nn.Module, images: NDArray[np.uint8]) -> Tensor:
-        return features(encoder, ImageSplit(images, np.full(len(images), -1, np.int64)))
-
-    batches, num, num_held_out = pictures_to_copy(data)
-    networks = {name: partial(encode, encoder) for name, encoder in encoders.items()}
-    return {"pictures": num, "held_out": num_held_out, "recall": measure_recall(batches, {**networks, **BASELINES})}
 
 
 def compare_accuracies(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.data.patterns import make_patterns
 from msvq.data.store import ImageDataset, ImageSplit
@@ -15,8 +15,8 @@ from msvq.evaluate.baselines import BASELINES, pixels_8x8
 from msvq.evaluate.diagnostics import copies
 from msvq.evaluate.diagnostics.copies import (
     make_changed_copies,
+    measure_copies,
     measure_recall,
-    pictures_to_copy,
     places_of_originals,
     standard_error,
 )
@@ -123,8 +123,15 @@ def test_batches_do_not_matter_to_where_originals_are_looked_for() -> None:
     [(50, 0, 0, 50), (50, 20, 20, 70), (5000, 20, 20, 2000), (9, 3000, 2000, 2000)],
 )
 def test_held_out_pictures_come_first_and_others_fill_up(train: int, test: int, held_out: int, num: int) -> None:
-    batches, total, held = pictures_to_copy(dataset(train, test))
-    assert (total, held, sum(map(len, batches))) == (num, held_out, num)
+    seen: list[int] = []
+
+    def features(encoder: nn.Module, pictures: ImageSplit) -> Tensor:
+        seen.append(len(pictures))
+        return torch.zeros(len(pictures), 2)
+
+    found = measure_copies(dataset(train, test), {"one": nn.Identity()}, features)
+    assert (found["pictures"], found["held_out"], sum(seen)) == (num, held_out, 2 * num)  # and a copy of each
+    assert set(found["recall"]) == {"one", *BASELINES}
 
 
 def test_the_error_is_wilsons() -> None:

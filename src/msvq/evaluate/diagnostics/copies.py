@@ -11,17 +11,19 @@ histogram, and with more of it no histogram does, though it may still be the bet
 import io
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.data.augment import Augment, ViewSettings
-from msvq.data.store import ImageDataset
-from msvq.evaluate.baselines import Encode
+from msvq.data.store import ImageDataset, ImageSplit
+from msvq.evaluate.baselines import BASELINES, Encode
+from msvq.evaluate.features import Features
 from msvq.model.losses import l2_normalize
 from msvq.model.relations import rows_at_once
 
@@ -69,12 +71,21 @@ def standard_error(share: float, num: int) -> float:
     return math.sqrt(share * (1 - share) / num + 1 / (4 * num**2)) / (1 + 1 / num)
 
 
-def pictures_to_copy(data: ImageDataset) -> tuple[Iterable[NDArray[np.uint8]], int, int]:
-    """Batches of at most 2,000 pictures, held-out ones first; how many they are, and how many of them held out."""
+def measure_copies(data: ImageDataset, encoders: Mapping[str, nn.Module], features: Features) -> dict[str, Any]:
+    """How often changed copies find their originals, by the encoders and by what one has without any.
+
+    Held-out pictures come first, and others fill up; `held_out` says how many of the `pictures` are such.
+    """
+
+    def encode(encoder: nn.Module, images: NDArray[np.uint8]) -> Tensor:
+        return features(encoder, ImageSplit(images, np.full(len(images), -1, np.int64)))
+
     held = data.test.subsample(NUM_PICTURES)
     seen = data.train.subsample(NUM_PICTURES - len(held))
     batches = (images for part in (held, seen) for images in part.batches_in_order(AT_ONCE))
-    return batches, len(held) + len(seen), len(held)
+    networks = {name: partial(encode, encoder) for name, encoder in encoders.items()}
+    recall = measure_recall(batches, {**networks, **BASELINES})
+    return {"pictures": len(held) + len(seen), "held_out": len(held), "recall": recall}
 
 
 def measure_recall(batches: Iterable[NDArray[np.uint8]], encoders: Mapping[str, Encode]) -> dict[str, dict[str, float]]:
