@@ -64,6 +64,7 @@ def test_a_flat_folder_trains_and_reports_health(msvq_says: Says, photos: Path, 
     assert "note: 2 of 62 pictures cannot be read and are left out; skipped.csv says which and why" in said
     assert "60 pictures: train.batch_size is 8 instead of 256" in said
     assert "note: no labels, so no accuracy" in said
+    assert "too-short: 7 steps are far too few: changed copies of pictures find their originals" in said
     assert "rank" in said
     assert "kNN" not in said
     with (out / "skipped.csv").open(newline="") as file:
@@ -80,7 +81,8 @@ def test_a_flat_folder_trains_and_reports_health(msvq_says: Says, photos: Path, 
     assert run.config.data.source == str(photos)
     assert (run.config.data.size, run.config.data.test_size, run.config.backbone.stem) == (32, 32, "small")
     page = (out / "report.html").read_text()
-    assert "Do the features tell pictures apart?" in page
+    assert "How often do changed copies of pictures find their originals?" in page
+    assert "The run has trained on these pictures, but has seen none of the copies." in page
     assert "2 pictures could not be read" in page
     assert "Nearest neighbours</h2>" in page
     # The complete settings repeat the run.
@@ -117,6 +119,24 @@ def test_the_supervised_row_needs_labels(msvq_says: Says, photos: Path, tmp_path
     assert not (tmp_path / "x").exists()
 
 
+def analysis(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "eval" / "analysis.json").read_text()))
+
+
+def test_a_dozen_grey_pictures_are_judged_with_one_class_or_none(msvq_says: Says, tmp_path: Path) -> None:
+    for i in range(12):
+        grey = np.random.default_rng(i).integers(256, size=(40, 30), dtype=np.uint8)
+        for path in (tmp_path / "flat" / f"{i}.png", tmp_path / "one" / "cat" / f"{i}.png"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(grey).save(path)
+    for name in ("flat", "one"):
+        code, said, err = msvq_says("pretrain", "--data", tmp_path / name, "--out", tmp_path / f"run-{name}", *FAST)
+        assert code == 0, err
+        found = analysis(tmp_path / f"run-{name}")
+        assert found["copies"]["pictures"] == 12 and found["verdict"]["state"] == "too-short"
+        assert f"too-short: {found['verdict']['sentence']}" in said
+
+
 def encoder(out: Path) -> dict[str, Any]:
     return dict(load_file(out / "encoder.safetensors"))
 
@@ -135,6 +155,7 @@ def test_stream_and_store_are_the_same_to_the_bit(
         return [{k: v for k, v in line.items() if k != "images_per_second"} for line in msvq.load(out).metrics()]
 
     assert untimed(stream) == untimed(store)
+    assert analysis(stream)["copies"] == analysis(store)["copies"]
     assert all(np.array_equal(value, encoder(store)[name]) for name, value in encoder(stream).items())
 
     train_step = Trainer.train_step

@@ -43,9 +43,9 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Whether an encoder has collapsed, and what its teachers find."""
+    """Whether an encoder has learned anything, and what its teachers find."""
 
-    state: str  # "healthy", "collapsing", "collapsed" or "unknown"
+    state: str  # "good", "better", "weak", "too-short", "collapsing", "collapsed" or "unknown"
     sentence: str  # the same in words
     advice: tuple[str, ...]
     record: Mapping[str, Any] = field(repr=False)  # all that is in RUN/eval/analysis.json
@@ -163,7 +163,7 @@ class Run(RunDir):
         return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
 
     def analyze(self, *, method: str | None = None, **options: Unpack[RunOptions]) -> Analysis:
-        """Has it collapsed, and what do its teachers find? `msvq analyze`, with its options.
+        """Did it work, and what do its teachers find? `msvq analyze`, with its options.
 
         `method`: the file of a method of one's own, which is run only because it is named here.
         """

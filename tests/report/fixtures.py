@@ -47,6 +47,13 @@ def write_metrics(path: Path, *, labelled: bool) -> None:
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def change_log(run: Path, change: Any) -> None:
+    """Each line of the log as `change` has it; without those of which it makes nothing."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    kept = [changed for line in lines if (changed := change(line))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
 def pictures(*shape: int, size: int = 12) -> Any:
     return np.random.default_rng(0).integers(256, size=(*shape, size, size, 3), dtype=np.uint8)
 
@@ -100,8 +107,16 @@ def write_analysis(path: Path, names: tuple[str, ...]) -> None:
     found |= {"all": {"found": 2.75}, "one_hot": {"found": 0, "mass": 0, "entropy": 0, "pushed_away": 409.3}}
     found |= {"same_class_share": 0.1, "disagreement": 0.2}
     found["by_class"] = {name: {"samples": 9, "view2": 1.0, "all": 2.0, "mass": 0.2} for name in names}
+    names_of = ("trained", "untrained", "colour_histogram", "pixels_8x8")
+    recall = {
+        name: {"at_1": 20.25 - place, "at_1_error": 0.87, "at_10": 50.0, "at_10_error": 1.2}
+        for place, name in enumerate(names_of)
+    }
+    copies = {"pictures": 2000, "held_out": 200, "recall": recall}
+    knn = {"pictures": 500, "accuracy": dict(zip(names_of, (33.0, 30.0, 25.5, 21.5), strict=True))}
     verdict = {"state": "collapsing", "sentence": f"The rank falls, says {HOSTILE}.", "advice": ["Lower base_lr."]}
-    write_json(path / "eval" / "analysis.json", {"checkpoint": "last", "verdict": verdict, "false_negatives": found})
+    known = {"checkpoint": "last", "verdict": verdict, "copies": copies, "knn": knn, "false_negatives": found}
+    write_json(path / "eval" / "analysis.json", known)
 
 
 def write_gallery(path: Path, names: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from tests.report.fixtures import HOSTILE, make_run, write_json
+from tests.report.fixtures import HOSTILE, change_log, make_run, write_json
 
 from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
@@ -75,6 +75,54 @@ def test_verdict_has_a_sign_a_word_and_advice(run: Path) -> None:
     assert "<b>33.0 %</b><span>after training</span>" in page
 
 
+def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path) -> None:
+    shown = re.findall(r"<div><b>([^<]*)</b><span>([^<]*)</span></div>", page_of(run))
+    assert shown == [
+        ("25.5 %", "colour histogram"),
+        ("21.5 %", "8 x 8 pixels"),
+        ("30.0 %", "untrained encoder"),
+        ("33.0 %", "after training"),
+    ]
+
+
+def test_without_labels_the_big_numbers_are_copies_that_find_their_originals(run: Path) -> None:
+    change_log(run, lambda line: {key: value for key, value in line.items() if key != "knn_top1"})
+    page = page_of(run)
+    assert "How often do changed copies of pictures find their originals?" in page
+    shown = re.findall(r"<div><b>([^<]*)</b><span>([^<]*)</span></div>", page)
+    assert [value for value, _ in shown] == ["18.2 %", "17.2 %", "19.2 %", "20.2 %"]  # to even
+    assert "There are no labels, so no accuracy: the run tested itself." in page
+
+
+def test_copies_and_signs_of_a_collapse_stand_below(run: Path) -> None:
+    more = {"embedding_rank": 7.5, "uniformity": -2.25, "alignment": 0.125}
+    change_log(run, lambda line: {**line, **more} if line["kind"] == "eval" else line)
+    page = page_of(run)
+    row = '<tr><th scope="row">after training</th><td>20.2 ± 0.9 %</td><td>50.0 ± 1.2 %</td></tr>'
+    assert row in page and page.count("± 0.9 %") == 4
+    assert "Copies of 2,000 pictures" in page and "never trained on 200 of these pictures" in page
+    assert '<th scope="row">rank</th><td>3.00</td><td>6.00</td><td>7.50</td><td>7.50</td>' in page
+    assert '<th scope="row">uniformity</th><td>-2.25</td><td>-2.25</td><td>–</td><td>–</td>' in page
+
+
+@pytest.mark.parametrize(
+    ("state", "sign", "word"),
+    [
+        ("good", "✓", "Good"),
+        ("better", "~", "Better than untrained"),
+        ("weak", "!", "Weak"),
+        ("too-short", "…", "Too short"),
+        ("collapsed", "✕", "Collapsed"),
+        ("unknown", "?", "Not known"),
+    ],
+)
+def test_every_state_has_a_sign_and_a_word_and_only_good_is_green(run: Path, state: str, sign: str, word: str) -> None:
+    write_json(run / "eval" / "analysis.json", {"verdict": {"state": state, "sentence": "So it is."}})
+    page = page_of(run)
+    assert f'<p class="state {state}"><span class="sign" aria-hidden="true"><span>{sign}</span></span><b>{word}' in page
+    assert re.findall(r"\.state([^{]*) \{ color: var\(--good\)", page) == [".good"]
+
+
 def test_results_in_a_table(run: Path) -> None:
     page = page_of(run)
     assert "<b>61.5 %</b>" in page
@@ -109,7 +157,7 @@ def test_false_negatives(run: Path) -> None:
 
 def test_a_method_without_soft_labels_has_no_such_section(run: Path) -> None:
     write_json(
-        run / "eval" / "analysis.json", {"verdict": {"state": "healthy", "sentence": "Fine."}, "false_negatives": None}
+        run / "eval" / "analysis.json", {"verdict": {"state": "good", "sentence": "Fine."}, "false_negatives": None}
     )
     (run / "eval" / "gallery.npz").unlink()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from tests.report.fixtures import make_run, write_json
+from tests.report.fixtures import change_log, make_run, write_json
 
 from msvq.report.curves import MAIN, MORE, charts
 from msvq.report.figures import _knn_curves, _places
 from msvq.report.numbers import confused_pairs, confusion, verdict
 from msvq.report.records import read_record, read_records
-
-
-def change_log(run: Path, change: Any) -> None:
-    """Each line of the log as `change` has it; without those of which it makes nothing."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    kept = [changed for line in lines if (changed := change(line))]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
 def chart_of(drawn: list[dict[str, Any]], title: str) -> str:

@@ -185,6 +185,8 @@ def test_a_run_without_labels_is_analysed_but_not_scored(
     assert (code, "has no labels" in err) == (2, True)
     code, out, err = shell(capsys, "analyze", unlabelled.path)
     assert code == 0, err
+    assert "changed copies that find their originals by" in out and "colour histogram" in out
+    assert read(unlabelled, "analysis")["knn"] is None
     audit = read(unlabelled, "analysis")["false_negatives"]
     assert audit["view2"]["found"] is None
     assert audit["view2"]["entropy"] > 0
@@ -197,6 +199,12 @@ def test_analysis_of_the_run(run: msvq.Run, capsys: pytest.CaptureFixture[str]) 
     assert code == 0, err
     assert "view2" in out
     again = read(run, "analysis")
+    assert (again["copies"], again["knn"]) == (after_training["copies"], after_training["knn"])
+    logged = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
+    accuracy = again["knn"]["accuracy"]
+    assert (accuracy["untrained"], accuracy["trained"]) == (logged[0], logged[-1])
+    assert (again["copies"]["held_out"], again["copies"]["pictures"]) == (200, 520)
+    assert "nearest neighbours name" in again["verdict"]["sentence"]
     assert again["false_negatives"] == after_training["false_negatives"]  # the same batches, from the checkpoint
     audit = again["false_negatives"]
     single = [audit[view]["found"] for view in ("view2", "view3", "view4")]

@@ -99,6 +99,15 @@ def test_without_finite_features_all_but_the_accuracy_is_looked_at(broken: Scene
     assert broken.told.getvalue().count("note:") == 1
 
 
+def test_a_constant_encoder_finds_nothing_and_is_not_good(scene: Scene) -> None:
+    with torch.no_grad():
+        for parameter in scene.method.parameters():
+            parameter.zero_()
+    found = scene.study()
+    assert found["verdict"]["state"] not in ("good", "better")
+    assert found["copies"]["recall"]["trained"]["at_1"] == 0 < found["copies"]["recall"]["untrained"]["at_1"]
+
+
 def test_what_is_no_number_is_null_in_json(broken: Scene) -> None:
     found = broken.study()
     written = json.loads((broken.path / "eval" / "analysis.json").read_text(), parse_constant=pytest.fail)

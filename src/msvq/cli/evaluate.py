@@ -85,7 +85,7 @@ def analyze(
     precision: Annotated[str | None, Option(help="fp32, bf16, fp16 or auto. (default: the run's)")] = None,
     as_json: opt.AsJsonNotText = False,
 ) -> None:
-    """Look inside a run: is it collapsing, what do its soft labels find, how fresh are teachers and queues.
+    """Look inside a run: did it work, what do its soft labels find, how fresh are teachers and queues.
 
     Draws the embedding map anew and rewrites the report, which shows the last checkpoint; what is found in another one
     is in RUN/eval under its name. Example: msvq analyze runs/cifar10
@@ -154,6 +154,11 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
     say(f"{judged['state']}: {judged['sentence']}")
     for advice in judged["advice"]:
         say(f"  - {advice}")
+    table = _table("changed copies that find their originals by", "nearest", "among ten")
+    for name, found in result["copies"]["recall"].items():
+        shares = (f"{found[key]:.1f} ± {found[f'{key}_error']:.1f} %" for key in ("at_1", "at_10"))
+        table.add_row(name.replace("_", " "), *shares)
+    console.print(table)
     audit = result["false_negatives"]
     if audit is None:
         say("the method has no soft labels over a queue, so there is nothing to audit")

@@ -8,10 +8,22 @@ from msvq.report.records import Record, is_number
 
 # A sign and a word for each state, so that colour is never alone.
 STATES = {
-    "healthy": ("✓", "Healthy"),
+    "good": ("✓", "Good"),
+    "better": ("~", "Better than untrained"),
+    "weak": ("!", "Weak"),
+    "too-short": ("…", "Too short"),
     "collapsing": ("!", "Collapsing"),
     "collapsed": ("✕", "Collapsed"),
     "unknown": ("?", "Not known"),
+}
+# Whose features were tested, the run's own last.
+BASELINES = {"colour_histogram": "colour histogram", "pixels_8x8": "8 x 8 pixels"}
+TESTED = {**BASELINES, "untrained": "untrained encoder", "trained": "after training"}
+# What tells of a collapse, by the names of the log, of the backbone and of the projector.
+HEALTH = {
+    "rank": ("rank", "embedding_rank"),
+    "uniformity": ("uniformity", "embedding_uniformity"),
+    "alignment": ("alignment", "embedding_alignment"),
 }
 MAX_MATRIX = 20  # classes; a larger matrix is not readable
 NUM_PAIRS = 15
@@ -23,10 +35,12 @@ COLUMNS = {
     "logistic": "{:.1f}%",
     "fine-tuned": "{:.1f}%",
     "false negatives found": "{:.2f}",
+    "copies found": "{:.1f}%",
     "rank": "{:.1f}",
+    "rank, projector": "{:.1f}",
     "pictures / s": "{:.0f}",
 }
-NOT_JUDGED = ("kNN, untrained", "rank", "pictures / s")
+NOT_JUDGED = ("kNN, untrained", "rank", "rank, projector", "pictures / s")
 
 
 def verdict(record: Record) -> dict[str, Any]:
@@ -40,6 +54,8 @@ def verdict(record: Record) -> dict[str, Any]:
         "sentence": judged.get("sentence"),
         "advice": judged.get("advice") or [],
         **_numbers(record),
+        "copies": _copies(record),
+        "health": _health(record),
     }
 
 
@@ -54,7 +70,11 @@ def _numbers(record: Record) -> dict[str, Any]:
     if scores:
         question = "How often do a picture's nearest neighbours vote for its class?"
         numbers = [(f"{scores[0]:.1f} %", "untrained encoder"), (f"{scores[-1]:.1f} %", "after training")]
-        return {"question": question, "numbers": numbers if len(scores) > 1 else numbers[:1]}
+        known = (record.analysis.get("knn") or {}).get("accuracy") or {}
+        baselines = _told({name: known.get(name) for name in BASELINES})
+        return {"question": question, "numbers": [*baselines, *numbers] if len(scores) > 1 else numbers[:1]}
+    if found := {name: values.get("at_1") for name, values in (record.copies.get("recall") or {}).items()}:
+        return {"question": "How often do changed copies of pictures find their originals?", "numbers": _told(found)}
     ranks, spreads = record.values("rank"), record.values("feature_spread")
     if ranks:
         numbers = [(f"{ranks[0]:.1f}", "rank, untrained encoder"), (f"{ranks[-1]:.1f}", "rank, after training")]
@@ -62,6 +82,27 @@ def _numbers(record: Record) -> dict[str, Any]:
             numbers.append((f"{spreads[-1]:.2f}", f"spread, from {spreads[0]:.2f}"))
         return {"question": "Do the features tell pictures apart?", "numbers": numbers}
     return {"question": "", "numbers": []}
+
+
+def _told(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Percentages and their names, of what was tested."""
+    return [(f"{values[name]:.1f} %", title) for name, title in TESTED.items() if is_number(values.get(name))]
+
+
+def _copies(record: Record) -> list[dict[str, Any]]:
+    """Whose features find the originals of changed copies, and how often; the run's own first."""
+    recall = record.copies.get("recall") or {}
+    return [{"title": TESTED[name], **recall[name]} for name in reversed(TESTED) if name in recall]
+
+
+def _health(record: Record) -> list[dict[str, Any]]:
+    """First and last of each number, of the backbone and of the projector."""
+    ends = {name: [record.values(key) for key in keys] for name, keys in HEALTH.items()}
+    return [
+        {"title": name, "ends": [values[end] if values else None for values in both for end in (0, -1)]}
+        for name, both in ends.items()
+        if both[0]
+    ]
 
 
 def comparison(records: Sequence[Record]) -> dict[str, Any]:
@@ -84,7 +125,9 @@ def _measured(record: Record) -> dict[str, Any]:
         logistic and logistic.top1,
         tuned and tuned.top1,
         found["found"] if "found" in found else _last(record.values("false_negatives.all")),
+        ((record.copies.get("recall") or {}).get("trained") or {}).get("at_1"),
         _last(record.values("rank")),
+        _last(record.values("embedding_rank")),
         _last(record.values("images_per_second", "epoch")),
     )
     return dict(zip(COLUMNS, values, strict=True))

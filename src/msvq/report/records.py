@@ -41,6 +41,8 @@ def _keys(**kinds: Any) -> Any:
 
 _ANALYSIS = _keys(
     verdict=_keys(state=str, sentence=str | None, advice=list[str] | None) | None,
+    copies=_keys(pictures=Count, held_out=Count, recall=dict[str, dict[str, _Number]]) | None,
+    knn=_keys(pictures=Count, accuracy=dict[str, _Number]) | None,
     false_negatives=_FalseNegatives | None,
 )
 _SETTINGS = _keys(
@@ -84,6 +86,11 @@ class Record:
     def verdict(self) -> Mapping[str, Any]:
         """What the analysis says of the run's health; empty without one."""
         return self.analysis.get("verdict") or {}
+
+    @property
+    def copies(self) -> Mapping[str, Any]:
+        """How often changed copies find their originals; empty where that was not measured."""
+        return self.analysis.get("copies") or {}
 
     @property
     def false_negatives(self) -> Mapping[str, Any]:

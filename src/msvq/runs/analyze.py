@@ -2,9 +2,11 @@
 
 import json
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from msvq.config.adapt import fill_from_data
@@ -16,10 +18,12 @@ from msvq.core.files import check_places, write_text
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset
-from msvq.evaluate.diagnostics.collapse import verdict
+from msvq.evaluate.baselines import baseline_accuracies
+from msvq.evaluate.diagnostics.copies import measure_copies
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
+from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
 from msvq.evaluate.features import EvalContext, feature_function
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.protocols import PRECISION, run_protocol
@@ -86,7 +90,7 @@ def evaluate_finished_run(
         part = settings.train.batch_size // settings.train.accumulate
         loader = Loader(loader.pictures, batch_size=part, seed=loader.seed, device=loader.device)
     suffix = "" if checkpoint == "last" else f"-{checkpoint}"
-    encoder = method.encoder
+    encoder, accuracy = method.encoder, None
     if data.has_labels:
         voting = replace(data, labelled=last_bank(data.labelled, settings.evaluate.knn_bank))
         subject = EvalContext(encoder, settings.backbone, voting, loader.device, PRECISION, display)
@@ -96,6 +100,7 @@ def evaluate_finished_run(
         try:
             found = run_protocol("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
             found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
+            accuracy = found.top1
         except BadInput as error:  # which stops nothing else: the rest shows what went wrong
             display.note(f"note: no kNN accuracy: {error}")
     audit, gallery = audit_soft_labels(
@@ -114,11 +119,18 @@ def evaluate_finished_run(
         if settings.analyze.map:
             save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)
         save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
-    history = [line for line in run.metrics() if "rank" in line and line["step"] <= step]
+    with display.busy("looking for originals of changed copies"):
+        copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
+    log = [line for line in run.metrics() if line["step"] <= step]
+    knn = compare_accuracies(log, data, settings, trained=accuracy, step=step)
+    tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"])]
+    tests.append(copies_found({name: found["at_1"] for name, found in copies["recall"].items()}, copies["pictures"]))
+    history = [line for line in log if "rank" in line]
     if not history or history[-1]["step"] != step:  # a checkpoint between two looks
         history.append(measure_health(method, pictures=data.train, features=features))
     # What was no number is null in the log.
-    judged = verdict([{key: math.nan if value is None else value for key, value in line.items()} for line in history])
+    numbers = [{key: math.nan if value is None else value for key, value in line.items()} for line in history]
+    judged = verdict(numbers, tests, steps=step, seconds_per_step=seconds_per_step(log, settings))
     result = {
         "checkpoint": checkpoint,
         "step": step,
@@ -126,12 +138,38 @@ def evaluate_finished_run(
         "health": {
             key: value for key, value in history[-1].items() if isinstance(value, float) and not key.startswith("knn")
         },
+        "copies": copies,
+        "knn": knn,
         "false_negatives": None if audit is None else named(audit, data),
         "teachers": teacher_distances(method),
         "queues": queue_health(method, steps=step),
     }
     write_text(folder / f"analysis{suffix}.json", json.dumps(nan_to_none(result), indent=1) + "\n")
     return result
+
+
+def compare_accuracies(
+    log: Sequence[dict[str, Any]], data: ImageDataset, settings: Settings, *, trained: float | None, step: int
+) -> dict[str, Any] | None:
+    """kNN accuracy after training and before it, as logged, and of what one has without an encoder, by the same vote.
+
+    `trained` is taken of a checkpoint between two lines of the log. None where nothing was logged.
+    """
+    logged = [line for line in log if line.get("knn_top1") is not None]
+    if not data.has_labels or not logged or trained is None:
+        return None
+    if logged[-1]["step"] == step:
+        trained = logged[-1]["knn_top1"]
+    vote = settings.evaluate
+    baselines = baseline_accuracies(data.labelled.subsample(vote.knn_bank), data.test, k=vote.knn_k, temp=vote.knn_temp)
+    accuracy = {"trained": trained, "untrained": logged[0]["knn_top1"], **baselines}
+    return {"pictures": len(data.test), "accuracy": accuracy}
+
+
+def seconds_per_step(log: Sequence[dict[str, Any]], settings: Settings) -> float | None:
+    """The mean over the epochs; None where none is over."""
+    speeds = [line["images_per_second"] for line in log if line.get("images_per_second")]
+    return mean(settings.train.batch_size / speed for speed in speeds) if speeds else None
 
 
 def named(audit: dict[str, Any], data: ImageDataset) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.runtime import synchronise
 from msvq.data.store import ImageDataset
+from msvq.evaluate.diagnostics.copies import NUM_PICTURES
 from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import last_bank
@@ -147,7 +148,8 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
     per_picture = _seconds(lambda: features(encoder, sample), device) / len(sample)
     judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
     looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
-    finish = FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up)
+    tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
+    finish = FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
     return Pace(
         [(stage, seconds) for stage, seconds, _ in timed],
         look,

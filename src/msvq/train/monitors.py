@@ -9,7 +9,7 @@ from torch import nn
 
 from msvq.core.distributed import all_gather
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.diagnostics.collapse import verdict
+from msvq.evaluate.diagnostics.collapse import watch_for_collapse
 from msvq.evaluate.diagnostics.false_negatives import Audit
 from msvq.evaluate.diagnostics.health import AnalyzeSettings, Pairs, measure_health, queue_health, teacher_distances
 from msvq.evaluate.features import Features
@@ -90,7 +90,7 @@ class AnalysisMonitor(TrainerCallback):
         self.audit = Audit()
         self.audited: int | None = None  # the epoch that the audit is of
         self.history: list[dict[str, float]] = []
-        self.state = "unknown"
+        self.state: str | None = None  # of a collapse
 
     def on_step(self, trainer: Trainer, output: StepOutput) -> None:
         """Audit the soft labels, if the step is one of the last of an epoch that is looked at."""
@@ -112,10 +112,10 @@ class AnalysisMonitor(TrainerCallback):
         ages = queue_health(trainer.method, steps=trainer.step)
         numbers |= {f"queue_{name}": value for name, value in ages.items()}
         self.history.append(numbers)
-        now = verdict(self.history)
-        if now.state != self.state and now.state in ("collapsing", "collapsed"):
+        now = watch_for_collapse(self.history)
+        if now is not None and now.state != self.state and now.state in ("collapsing", "collapsed"):
             trainer.announce(" ".join([f"warning: {now.sentence}", *now.advice]))
-        self.state = now.state
+        self.state = None if now is None else now.state
         found = curves(self.audit.result())
         self.audit.reset()
         return {**numbers, **found}

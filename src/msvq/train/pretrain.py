@@ -154,7 +154,9 @@ def pretrain(
 
         # --- save the encoder, and judge it
         save_encoder(out, method.encoder, config, data)
-        evaluate_finished_run(RunDir(out), config, data, method, loader, step=trainer.step, display=display)
+        found = evaluate_finished_run(RunDir(out), config, data, method, loader, step=trainer.step, display=display)
+        judged = found["verdict"]
+        display.note(" ".join([f"{judged['state']}: {judged['sentence']}", *judged["advice"]]))
     return True
 
 
@@ -228,7 +230,7 @@ def make_trainer(
             evaluation = evaluation.model_copy(update={"validation": 0.0})
         monitors.append(KnnMonitor(data, evaluation, features=features))
     else:
-        display.note("note: no labels, so no accuracy: rank and spread tell of a collapse")
+        display.note("note: no labels, so no accuracy: in the end the run tests itself on changed copies of pictures")
     every = config.analyze.every or config.evaluate.every
     pairs = pair_function(data.train, augment, loader.device, precision)
     monitors.append(AnalysisMonitor(data.train, config.analyze, every=every, features=features, pairs=pairs))

@@ -1,4 +1,4 @@
-"""Has the encoder collapsed? A verdict in plain words from the numbers of the log, without labels.
+"""Has the encoder collapsed? A warning in plain words from the numbers of the log, without labels.
 
 A collapse has two faces: all pictures get the same answer (the spread goes to 0), or answers that differ along one line
 only (the rank goes to 1). It shows behind the projector first, where the loss looks; the backbone often lags behind.
@@ -21,18 +21,18 @@ projector:
                 BYOL                    0.43  5.8    0.23  1.5    halfway 0.57 1.4 and 0.23 1.0
     base_lr 30: MSVQ                    0.07  2.1    0.0004  1.0  halfway 0.0006 1.0
 
-So no number is enough alone: a healthy young MoCo has a low rank, and MSVQ that has not begun to learn, or any
+So no number is enough alone: a sound young MoCo has a low rank, and MSVQ that has not begun to learn, or any
 untrained network, a small spread. One number at its very end, or several together, make a collapse.
 What is missed: a slow collapse before it is far, above all where the untrained rank is low already. In toy runs with a
 small backbone, SimSiam without stop-gradient (0.86 5.1 from 0.46 15, 60 steps) and BYOL without predictor (0.07 2.2
-from 0.06 2.7, 200 steps) still passed as healthy.
+from 0.06 2.7, 200 steps) still passed.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeGuard
 
-State = Literal["healthy", "collapsing", "collapsed", "unknown"]
+State = Literal["collapsed", "collapsing", "too-short", "weak", "better", "good", "unknown"]
 
 SAME = 0.001  # a spread below which there is no difference between pictures, whatever it was before training
 NO_SPREAD = {"feature": 0.02, "embedding": 0.025}  # and below which there is none left, if it was twice that
@@ -71,10 +71,10 @@ class HealthSample(NamedTuple):
     rank: float | None
 
 
-def verdict(history: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Judge a run by its measurements in order, the first of the untrained encoder; more keys do no harm.
+def watch_for_collapse(history: Sequence[Mapping[str, Any]]) -> Verdict | None:
+    """What a run's measurements in order say of a collapse, the first of the untrained encoder; None: no sign of one.
 
-    They are the lines of `measure_health`. What is missing (or None) is not judged.
+    They are the lines of `measure_health`, and more keys do no harm. What is missing (or None) is not judged.
     """
     looks = {stage: [_look(line, stage) for line in history] for stage in ("feature", "embedding")}
     seen = [look for stage in looks.values() for look in stage[-1:] if look != HealthSample(None, None)]
@@ -89,7 +89,7 @@ def verdict(history: Sequence[Mapping[str, Any]]) -> Verdict:
     for stage in looks:
         if ended := _at_its_end(stage, looks[stage][0], looks[stage][-1]):
             return ended
-    return _on_the_way(looks["feature"], looks["embedding"]) or _healthy(looks)
+    return _on_the_way(looks["feature"], looks["embedding"])
 
 
 def _at_its_end(stage: str, before: HealthSample, now: HealthSample) -> Verdict | None:
@@ -112,7 +112,7 @@ def _on_the_way(features: Sequence[HealthSample], embeddings: Sequence[HealthSam
     if now.spread < SMALL_SPREAD["embedding"] and kept < HALF:
         if feature.spread < SMALL_SPREAD["feature"]:
             return _all_the_same("feature", first)
-        if not earlier:  # a healthy run may pass through here, but does not stay
+        if not earlier:  # a sound run may pass through here, but does not stay
             return Verdict("unknown", TOO_EARLY, (WAIT, LONGER))
         if now.spread <= RISING * earlier[-1]:
             return _fading(now, begin)
@@ -171,21 +171,6 @@ def _fading(now: HealthSample, before: HealthSample) -> Verdict:
         f"The encoder may be collapsing: it tells pictures apart by fewer and fewer directions{ranks}.",
         (WAIT, LOWER_RATE, WARM_START, MORE_NEGATIVES),
     )
-
-
-def _healthy(looks: Mapping[str, Sequence[HealthSample]]) -> Verdict:
-    before, now = looks["feature"][0].rank, looks["feature"][-1].rank
-    ranks = f" They use about {now:.0f} directions" if _known(now) else ""
-    ranks += f", {before:.0f} before training." if ranks and _known(before) else "." if ranks else ""
-    first, last = looks["embedding"][0].spread, looks["embedding"][-1].spread
-    if _known(first) and _known(last) and last < min(first, SMALL_SPREAD["embedding"]):
-        return Verdict(
-            "healthy",
-            f"No sign of a collapse, but not much was learned yet either: the answers behind the projection head are "
-            f"no more different than before training.{ranks.replace('They', 'The features')}",
-            (LONGER,),
-        )
-    return Verdict("healthy", f"No sign of a collapse: different pictures get different features.{ranks}")
 
 
 def _look(line: Mapping[str, Any], stage: str) -> HealthSample:

@@ -146,14 +146,18 @@ def measure_health(
         "rank": effective_rank(found),
         "uniformity": uniformity(found),
     }
-    if pairs is not None:
-        values["alignment"] = alignment(*pairs(method.encoder))
+    views = None if pairs is None else pairs(method.encoder)
+    if views is not None:
+        values["alignment"] = alignment(*views)
     student = getattr(method, "student", None)
     if isinstance(student, Network):
         embeddings = project(student.projector, found)
         values["embedding_std"] = feature_std(embeddings)
         values["embedding_spread"] = spread(embeddings)
         values["embedding_rank"] = effective_rank(embeddings)
+        values["embedding_uniformity"] = uniformity(embeddings)
+        if views is not None:
+            values["embedding_alignment"] = alignment(*(project(student.projector, view) for view in views))
     return values
 
 
