@@ -285,7 +285,7 @@ def test_a_run_does_not_go_on_from_a_tampered_checkpoint(
     state = read_checkpoint(last)
     assert state is not None
     del state["format"]
-    monkeypatch.setattr(Trainer, "fit", lambda self: pytest.fail("it went on"))
+    monkeypatch.setattr(Trainer, "fit", lambda self: pytest.fail(f"it went on: {words}"))
     large = {key: state[key] for key in ("record", "method", "optimiser")}
     small = {key: value for key, value in state.items() if key not in large}
     first = next(iter(state["method"]))
@@ -299,7 +299,7 @@ def test_a_run_does_not_go_on_from_a_tampered_checkpoint(
         ("no settings", {**state, "record": {}}),
         ("a step beyond the last", {**state, "step": 10**6}),
     ]
-    harmless = (".history.", "audited", "scaler", "state = 'text'", "state = ''", "encoder = '", "total_steps")
+    harmless = (".history.", "audited", "scaler", "AnalysisMonitor.state = ", "encoder = '", "total_steps")
     tried = [(words, changed) for words, changed in tried if not any(word in words for word in harmless)]
     assert len(tried) > 25
     for words, changed in tried:

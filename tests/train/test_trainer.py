@@ -71,7 +71,8 @@ def in_two_parts(monkeypatch: pytest.MonkeyPatch, stop_at: int, *, out: Path, **
 @pytest.fixture
 def _not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end with their encoder: what is looked at afterwards is none of these tests' concern."""
-    monkeypatch.setattr("msvq.train.pretrain.evaluate_finished_run", lambda *arguments, **options: None)
+    nothing = {"verdict": {"state": "unknown", "sentence": "nobody has looked", "advice": []}}
+    monkeypatch.setattr("msvq.train.pretrain.evaluate_finished_run", lambda *arguments, **options: nothing)
     monkeypatch.setattr("msvq.api.write_report", lambda run: None)
 
 

@@ -157,17 +157,21 @@ def test_health_looks_behind_the_projector(tiny: MakeMethod, name: str) -> None:
         return found
 
     def pairs(encoder: nn.Module) -> tuple[Tensor, Tensor]:
-        return torch.eye(4), -torch.eye(4)
+        first = torch.randn(4, network.backbone.feature_dim, generator=torch.Generator().manual_seed(0))
+        return first, -first
 
+    network: Any = next(module for module in method.modules() if isinstance(module, Network))
     before = {key: value.clone() for key, value in method.state_dict().items() if isinstance(value, Tensor)}
     values = measure_health(method, pictures=blank(40), features=features, pairs=pairs)
-    network = next(module for module in method.modules() if isinstance(module, Network))
     assert all(module.training for module in method.modules())  # restored
     assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items() if key in before)
     network.eval()
     with torch.no_grad():
         embeddings = network(x)
+        behind = [network.projector(view) for view in pairs(network)]
     assert values["embedding_std"] == pytest.approx(float(l2_normalize(embeddings).std(0).mean()), rel=1e-4)
     assert values["embedding_rank"] == pytest.approx(effective_rank(embeddings), rel=1e-3)
     assert values["embedding_spread"] == pytest.approx(spread(embeddings), rel=1e-4)
-    assert values["alignment"] == 4
+    assert values["embedding_uniformity"] == pytest.approx(uniformity(embeddings), rel=1e-3)
+    assert values["embedding_alignment"] == pytest.approx(alignment(*behind), rel=1e-3)
+    assert values["alignment"] == pytest.approx(4)
