@@ -15,6 +15,7 @@ from msvq.config.resolve import resolve
 from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.whitening import Whitening
 from msvq.runs.encoder import LoadedEncoder, load_encoder, save_encoder
 
 MakeRun = Callable[..., msvq.Run]
@@ -27,6 +28,8 @@ def lively(network: nn.Module) -> nn.Module:
         if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
             module.running_mean.copy_(torch.randn(module.num_features, generator=generator) * 0.1)
             module.running_var.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+        if isinstance(module, Whitening):
+            module.fit(torch.randn(2 * len(module.bias), len(module.bias), generator=generator))
     return network.eval()
 
 

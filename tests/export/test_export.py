@@ -15,6 +15,7 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import load_file
+from tests.export.conftest import make_run
 
 import msvq
 from msvq.cli import main
@@ -78,6 +79,14 @@ def test_a_format_is_loaded_by_its_own_library(
     expected = wide.embed([tmp_path / "picture.png"])
     assert shape == list(expected.shape) == [1, 512]
     np.testing.assert_allclose(values, expected[0, :5], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_the_layer_that_whitens(tmp_path: Path, name: str) -> None:
+    whitened = make_run(tmp_path / "run", width=64, whiten=True)
+    done = export_run(whitened, format=name, out=tmp_path / "model")  # which runs the example, and compares
+    assert done.manifest["checked"]["max_abs_difference"] <= 1e-4
+    assert done.manifest["backbone"]["whiten"]
 
 
 def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:

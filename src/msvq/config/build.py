@@ -12,6 +12,7 @@ from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
 from msvq.model.pooling import check_sizes
+from msvq.model.whitening import without_whitening
 
 
 def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | None = None) -> Method:
@@ -21,7 +22,7 @@ def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | No
         backbone = make_backbone(settings.backbone, size)
         if start is not None:
             try:
-                backbone.load_state_dict(start)
+                without_whitening(backbone).load_state_dict(start)
             except RuntimeError:
                 raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
         if not settings.backbone.is_resnet:

@@ -19,8 +19,10 @@ from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import Rows
 from msvq.model.backbones import BackboneSettings
+from msvq.model.whitening import Whitened
 
 AT_ONCE = 500  # pictures
+WHITENED_BY = 5_000
 Features = Callable[[nn.Module, ImageSplit], Tensor]  # of an encoder and pictures: [N, d]
 
 NOT_FINITE = "the features are not all finite; the encoder's training broke down, or try --precision fp32"
@@ -69,6 +71,12 @@ def feature_function(
     return lambda encoder, pictures: map_sharded(
         len(pictures), lambda rows: extract(encoder, batches(pictures.slice(rows.start, rows.stop)))
     )
+
+
+def fit_whitening(encoder: nn.Module, features: Features, pictures: ImageSplit) -> None:
+    """Let an encoder that ends in a whitening fit it to pictures."""
+    if isinstance(encoder, Whitened):
+        encoder.whitening.fit(features(encoder.network, pictures.subsample(WHITENED_BY)))
 
 
 @dataclass

@@ -16,6 +16,7 @@ from msvq.evaluate.features import EvalContext, scores
 from msvq.evaluate.labels import PLAIN, LabelledViews, Rows, num_batches
 from msvq.evaluate.linear import Classifier, new_head, train_classifier
 from msvq.model.norm import split_batch_norm
+from msvq.model.whitening import without_whitening
 
 
 class FinetuneSettings(Section):
@@ -67,7 +68,7 @@ def finetune(
     views = LabelledViews(
         context.data, rows, view=settings.view, batch_size=batch_size, seed=seed, device=device, even=True
     )
-    network = copy.deepcopy(context.encoder).to(device).to(memory_format=torch.channels_last)
+    network = copy.deepcopy(without_whitening(context.encoder)).to(device).to(memory_format=torch.channels_last)
     split_batch_norm(network, 1)  # what a method split is ordinary again, for batches of any size
     views.check(network, "--set view.scale=1")
     feature_dim = context.test_features(network, only_one=True)[0].shape[1]

@@ -56,7 +56,7 @@ def config(encoder: LoadedEncoder, plan: Plan, *, format: str) -> dict[str, Any]
 
 def backbone(encoder: LoadedEncoder) -> dict[str, Any]:
     """The backbone's settings that say what network it is."""
-    kept = ("name", "width", "stem") if encoder.backbone.name in LAYERS else ("name",)
+    kept = ("name", "width", "stem", "whiten") if encoder.backbone.name in LAYERS else ("name", "whiten")
     return {**{key: getattr(encoder.backbone, key) for key in kept}, "name": encoder.title}
 
 

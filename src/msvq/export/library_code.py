@@ -10,6 +10,7 @@ from torch import nn
 
 from msvq.export.network import LAYERS
 from msvq.model.libraries import CLASSIFIERS, is_library
+from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import LoadedEncoder
 
 CREATE = {"torchvision": "models.get_model", "timm": "create_model"}
@@ -60,12 +61,13 @@ def build(library: str, encoder: LoadedEncoder) -> Building:
         raise Refused(f"{encoder.title!r} is not a network of {library}")
     name = encoder.backbone.name if own else encoder.backbone.name.partition(":")[2]
     stem = _stem(library, encoder) if own else []
-    wanted = {key: value.shape for key, value in encoder.network.state_dict().items()}
+    backbone = without_whitening(encoder.network)
+    wanted = {key: value.shape for key, value in backbone.state_dict().items()}
     for arguments in _arguments(library, encoder.train_size):
         network = _create(library, name, arguments)
         if network is None:
             continue
-        changes = stem + (_without_classifier(network, encoder.network) if library == "torchvision" else [])
+        changes = stem + (_without_classifier(network, backbone) if library == "torchvision" else [])
         for change in changes:
             setattr(network, change.layer, change.module)
         if {key: value.shape for key, value in network.state_dict().items()} == wanted:

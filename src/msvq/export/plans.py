@@ -21,6 +21,8 @@ from msvq.core.console import printable
 from msvq.core.errors import BadInput, first_line, unknown
 from msvq.export import network
 from msvq.export.library_code import OWN_WIDTH, Building, Misfit, Refused, build, library_of
+from msvq.model.pooling import Pooled
+from msvq.model.whitening import Whitened, without_whitening
 from msvq.runs.encoder import LoadedEncoder
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
@@ -57,7 +59,7 @@ def safetensors_plan(encoder: LoadedEncoder) -> Plan:
         (folder / f"{name}.py").write_text(code, encoding="utf-8")
 
     imports = ("import torch", f"from {name} import {wanted}", "from safetensors.torch import load_file")
-    return Plan(write, imports, (*made, _filling(), "encoder.eval()"), "safetensors")
+    return Plan(write, imports, (*made, *_filling(encoder), "encoder.eval()"), "safetensors")
 
 
 def torchvision_plan(encoder: LoadedEncoder) -> Plan:
@@ -68,7 +70,7 @@ def torchvision_plan(encoder: LoadedEncoder) -> Plan:
 def timm_plan(encoder: LoadedEncoder) -> Plan:
     """A folder that `timm.create_model("local-dir:...")` opens; with a small stem, two lines more are needed."""
     building = build("timm", encoder)
-    if building.changes:
+    if building.changes or isinstance(encoder.network, Whitened):
         return _library_plan(encoder, building, "pytorch")  # a hub would offer timm's one line, which does not do here
     made = 'encoder = timm.create_model(f"local-dir:{Path(__file__).parent}", pretrained=True).eval()'
     imports = ("import timm", "import torch")
@@ -127,19 +129,25 @@ def _may_hold(name: str, encoder: LoadedEncoder) -> bool:
 
 def _library_plan(encoder: LoadedEncoder, building: Building, hub_library: str) -> Plan:
     imports = ("import torch", f"import {building.library}", "from safetensors.torch import load_file")
-    lines = (*building.lines(), _filling(), "encoder.eval()")
+    lines = (*building.lines(), *_filling(encoder), "encoder.eval()")
     return Plan(partial(write_weights, encoder), imports, lines, hub_library)
 
 
-def _filling() -> str:
-    return f'encoder.load_state_dict(load_file(Path(__file__).parent / "{WEIGHTS}"))'
+def _filling(encoder: LoadedEncoder) -> list[str]:
+    """Put the layer that whitens the features behind the backbone, if there is one, and load the weights."""
+    dim, filled = encoder.feature_dim, f'encoder.load_state_dict(load_file(Path(__file__).parent / "{WEIGHTS}"))'
+    whitening = [
+        "network, encoder = encoder, torch.nn.Sequential()",
+        'encoder.add_module("network", network)',
+        f'encoder.add_module("whitening", torch.nn.Linear({dim}, {dim}))',
+    ]
+    return [*(whitening if isinstance(encoder.network, Whitened) else []), filled]
 
 
 def _own_lines(encoder: LoadedEncoder, function: str, code: str) -> list[str]:
     """The encoder made by a function of one's own, which may take the size and may leave maps to be averaged."""
     call = f"{function}({f'size={encoder.train_size}' if _takes_size(code, function) else ''})"
-    ours = type(encoder.network).__module__.startswith("msvq.")
-    if not (ours and [name for name, _ in encoder.network.named_children()] == ["network"]):  # our average over maps
+    if not isinstance(without_whitening(encoder.network), Pooled):
         return [f"encoder = {call}"]
     return [
         "encoder = torch.nn.Sequential()",

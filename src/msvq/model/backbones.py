@@ -14,6 +14,7 @@ from msvq.core.user_code import failure, is_user_code, must_be_named_explicitly,
 from msvq.model.libraries import check_library, is_library, make_library, unknown_backbone
 from msvq.model.pooling import Encoder, as_encoder
 from msvq.model.resnet import BasicBlock, Block, Bottleneck, ResNet, Stem, resolve_stem
+from msvq.model.whitening import Whitened
 
 RESNETS: dict[str, tuple[type[Block], tuple[int, ...]]] = {
     "resnet8": (BasicBlock, (0, 1, 1, 1)),  # ours, for minutes on a processor: no block at full resolution
@@ -30,13 +31,15 @@ class BackboneSettings(Section):
     """Which network, and what it starts from.
 
     `width`: channels of a ResNet's first stage; 64 is the standard one. `stem`: a ResNet's first layers. `init`:
-    weights to start training from (a file, a run, or "library"); make_backbone does not look at it.
+    weights to start training from (a file, a run, or "library"); make_backbone does not look at it. `whiten`: the
+    encoder ends in a layer that whitens its features, fitted to training pictures.
     """
 
     name: str = "resnet18"
     width: Annotated[int, Ge(1)] = 64
     stem: Stem = "auto"
     init: str | None = None
+    whiten: bool = False
 
     @property
     def is_resnet(self) -> bool:
@@ -85,9 +88,11 @@ def make_backbone(settings: BackboneSettings, size: int) -> Encoder:
     check_backbone(settings)
     if settings.is_resnet:
         block, blocks = RESNETS[settings.name]
-        return ResNet(blocks, block=block, width=settings.width, stem=resolve_stem(settings.stem, size))
-    made = make_library(settings.name, size) if is_library(settings.name) else _from_code(settings.name, size)
-    return as_encoder(made, settings.name, size)
+        made: Encoder = ResNet(blocks, block=block, width=settings.width, stem=resolve_stem(settings.stem, size))
+    else:
+        own = make_library(settings.name, size) if is_library(settings.name) else _from_code(settings.name, size)
+        made = as_encoder(own, settings.name, size)
+    return Whitened(made) if settings.whiten else made
 
 
 def _from_code(name: str, size: int) -> nn.Module:

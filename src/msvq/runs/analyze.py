@@ -24,7 +24,7 @@ from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
-from msvq.evaluate.features import EvalContext, feature_function
+from msvq.evaluate.features import EvalContext, feature_function, fit_whitening
 from msvq.evaluate.knn import KnnSettings, last_bank
 from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
@@ -115,6 +115,7 @@ def evaluate_finished_run(
     fresh = build_method(settings, data.size, start).to(loader.device).encoder  # as it was before training
     with display.busy("drawing the embedding map"):
         features = feature_function(data, loader.device, precision)
+        fit_whitening(fresh, features, data.train)
         encoders = {"before": fresh, "after": encoder}
         if settings.analyze.map:
             save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)

@@ -34,6 +34,7 @@ from msvq.methods import METHODS, Method
 from msvq.methods.external import register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.libraries import is_library
+from msvq.model.whitening import Whitened
 from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 from msvq.runs.run_dir import METADATA, WEIGHTS, RunDir
 
@@ -249,6 +250,8 @@ def load_encoder(run: RunDir, checkpoint: str = "last") -> LoadedEncoder:
         state, step = _read_other(run, path)
         network = make_backbone(backbone, size)
     _fill(network, state, path)
+    if isinstance(network, Whitened):
+        network.fixed = True
     return LoadedEncoder(
         run=run,
         network=network.eval().requires_grad_(False),

@@ -14,6 +14,7 @@ from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
 from msvq.model.initial import MatchedWeights, match_state_dict, read_weights
 from msvq.model.libraries import library_weights
+from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
 from msvq.runs.encoder import read_weights as read_own_weights
 from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
@@ -68,7 +69,7 @@ def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None
     if source is None:
         return None
     with torch.random.fork_rng(devices=[]):
-        own = make_backbone(settings.backbone, size).state_dict()
+        own = without_whitening(make_backbone(settings.backbone, size)).state_dict()
     if source == LIBRARY:
         name = settings.backbone.name
         if is_user_code(name):

@@ -12,7 +12,7 @@ from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.collapse import watch_for_collapse
 from msvq.evaluate.diagnostics.false_negatives import Audit
 from msvq.evaluate.diagnostics.health import AnalyzeSettings, Pairs, measure_health, queue_health, teacher_distances
-from msvq.evaluate.features import Features
+from msvq.evaluate.features import Features, fit_whitening
 from msvq.evaluate.knn import EvaluateSettings, knn_accuracy
 from msvq.evaluate.labels import held_out
 from msvq.train.callbacks import TrainerCallback
@@ -24,6 +24,19 @@ VALIDATION_SEED = 0  # the same pictures in every run, so that runs compare
 def is_due(epoch: int, every: int, epochs: int) -> bool:
     """Every so many epochs, before the first and after the last."""
     return epoch % every == 0 or epoch == epochs
+
+
+class WhiteningMonitor(TrainerCallback):
+    """Fits the encoder's last layer to the features it has now, before anything else looks at them."""
+
+    def __init__(self, pictures: ImageSplit, *, every: int, features: Features) -> None:
+        self.pictures, self.every, self.features = pictures, every, features
+
+    def on_epoch_end(self, trainer: Trainer) -> Mapping[str, float]:
+        """Nothing for the log."""
+        if is_due(trainer.epoch, self.every, trainer.settings.epochs):
+            fit_whitening(trainer.method.encoder, self.features, self.pictures)
+        return {}
 
 
 class KnnMonitor(TrainerCallback):

@@ -40,7 +40,7 @@ from msvq.train.budget import fit_to_budget
 from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
 from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.loggers import make_loggers
-from msvq.train.monitors import AnalysisMonitor, KnnMonitor
+from msvq.train.monitors import AnalysisMonitor, KnnMonitor, WhiteningMonitor
 from msvq.train.optim import check_optimiser
 from msvq.train.progress import TrainingDisplay
 from msvq.train.resume import (
@@ -221,7 +221,7 @@ def make_trainer(
     augment, features = make_augment(config, data), feature_function(data, loader.device, precision)
     if config.train.warmup_epochs >= config.train.epochs:
         display.note("note: the warm-up is as long as the run; lower train.warmup_epochs to leave it")
-    monitors: list[TrainerCallback] = []
+    monitors: list[TrainerCallback] = [WhiteningMonitor(data.train, every=config.evaluate.every, features=features)]
     if data.has_labels:
         if config.evaluate.knn_k > len(data.labelled):
             display.note(f"note: kNN uses k = {len(data.labelled)}, the number of labelled pictures")

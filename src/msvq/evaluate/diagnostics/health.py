@@ -22,6 +22,7 @@ from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.relations import rows_at_once
 from msvq.model.teacher import Network, Teacher
+from msvq.model.whitening import without_whitening
 
 NUM_PICTURES = 2000
 ALIGNED = 2000  # pictures of which two views are compared
@@ -139,14 +140,15 @@ def measure_health(
     `pairs` gives an encoder's features of two views of the same pictures, [N, d] each, for the alignment; `embedding_*`
     are the numbers of the projector's output.
     """
-    found = features(method.encoder, pictures.subsample(NUM_PICTURES))
+    encoder = without_whitening(method.encoder)  # whitened features fill all of their dimensions, whatever they know
+    found = features(encoder, pictures.subsample(NUM_PICTURES))
     values = {
         "feature_std": feature_std(found),
         "feature_spread": spread(found),
         "rank": effective_rank(found),
         "uniformity": uniformity(found),
     }
-    views = None if pairs is None else pairs(method.encoder)
+    views = None if pairs is None else pairs(encoder)
     if views is not None:
         values["alignment"] = alignment(*views)
     student = getattr(method, "student", None)
