@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, parse_budget
+from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, WARMUP, parse_budget
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, load_yaml, parse_assignment
@@ -74,7 +74,7 @@ class Flags:
             raise BadInput(
                 "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
             )
-        _choose_length(values, assignments)
+        _choose_length(values, assignments, new=from_recipe)
         _assign_all(values, assignments)
         settings = Settings.parse(values)
         check_backbone(settings.backbone)
@@ -200,14 +200,19 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
     block["name"] = name
 
 
-def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
-    """Epochs that are named stand instead of a recipe's or a run's steps."""
+def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any], *, new: bool) -> None:
+    """Epochs that are named stand instead of a recipe's or a run's steps; in a new run, warm-up is a tenth at most."""
     if "train.epochs" not in assignments:
         return
     if assignments.get("train.steps") is not None:
         raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
-    if isinstance(values.get("train"), dict):
-        values["train"].pop("steps", None)
+    block, epochs = values.get("train"), assignments["train.epochs"]
+    if not isinstance(block, dict):
+        return
+    block.pop("steps", None)
+    warmup = block.get("warmup_epochs", TrainSettings().warmup_epochs)
+    if new and isinstance(epochs, int) and epochs > 0 and isinstance(warmup, int | float):
+        block["warmup_epochs"] = min(warmup, WARMUP * epochs)
 
 
 def _choose_optimiser(values: dict[str, Any], name: Any) -> None:
