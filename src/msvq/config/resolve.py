@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -21,13 +22,15 @@ from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backb
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 
+SYNONYMS = {"lr": "train.base_lr", "learning_rate": "train.base_lr", "model": "backbone.name"}  # what others call it
+
 
 @dataclass(frozen=True)
 class Flags:
     """What a command was told of the settings; None: not told."""
 
     recipe: str | Path | None = None
-    data: str | None = None
+    data: str | Path | None = None
     data_root: str | Path | None = None
     method: str | None = None
     backbone: str | None = None
@@ -157,6 +160,18 @@ def resolve(base: Mapping[str, Any] | None = None, **flags: Any) -> Settings:
     return Flags(**flags).settings(base)
 
 
+def nearest_setting(name: str) -> str | None:
+    """The setting, as section.key, that somebody may mean who gives a name without its section, or another word."""
+    keys = {
+        key: f"{section}.{key}"
+        for section, field in Settings.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", ())
+    }
+    word = name.strip("-").replace("-", "_").lower()
+    near = get_close_matches(word, keys, n=1, cutoff=0.75)
+    return SYNONYMS.get(word) or (keys[near[0]] if near else None)
+
+
 def _choose_method(values: dict[str, Any], name: str | None) -> None:
     """Make `method:` the chosen method's block: the recipe's values for it, then its own block if it has one."""
     block = values.get("method") or {"name": "msvq"}
@@ -230,6 +245,8 @@ def _assign_all(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
     if assignments.get(f"method.{name}", block.get(name)) != block.get(name):
         block.pop(options, None)  # they were another inner method's
     for path, value in assignments.items():
+        if "." not in path and path not in Settings.model_fields and (meant := nearest_setting(path)):
+            raise BadInput(f"--set {path}: a setting is named with its section; did you mean {meant}?")
         assign(values, path, value, whole=True)
     inner, told = block.get(name), block.get(options) or {}
     if isinstance(inner, str) and isinstance(told, dict) and defaults.get(inner):
