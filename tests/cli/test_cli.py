@@ -233,7 +233,8 @@ def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "place"), [("pretrain", "msvq.train.pretrain.pretrain"), ("export", "msvq.export.exporting.export_run")]
+    ("command", "place"),
+    [("pretrain", "msvq.train.pretrain.pretrain"), ("export", "msvq.export.exporting.export_encoder")],
 )
 def test_a_full_disk_is_told_with_what_the_command_can_do(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str

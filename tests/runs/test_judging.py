@@ -18,7 +18,7 @@ from msvq.data.sources import open_dataset
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.report.records import read_record
-from msvq.runs.encoder import load_encoder, load_method
+from msvq.runs.encoder import load_method, load_run_encoder
 from msvq.runs.evaluate import evaluate
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
@@ -66,8 +66,8 @@ def test_the_log_has_a_held_out_accuracy_and_the_best_checkpoint_is_its(run: msv
     lines = [line for line in run.metrics() if "knn_top1_val" in line]
     assert [line["epoch"] for line in lines] == [0, 1, 2]
     best = max(lines[1:], key=lambda line: line["knn_top1_val"])
-    assert load_encoder(run, "best").step == best["step"]
-    assert load_encoder(run, "last").step == lines[-1]["step"]
+    assert load_run_encoder(run, "best").step == best["step"]
+    assert load_run_encoder(run, "last").step == lines[-1]["step"]
 
 
 def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,18 +117,18 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
 
 
 def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_path: Path) -> None:
-    named = load_encoder(run, str(run.path / "checkpoints" / "last.ckpt"))
+    named = load_run_encoder(run, str(run.path / "checkpoints" / "last.ckpt"))
     saved = load_file(run.path / "encoder.safetensors")
     for name, value in named.network.state_dict().items():
         assert torch.equal(value, saved[name]), name
     other = msvq.pretrain(data="patterns", out=tmp_path / "y", epochs=1, overrides=["backbone.width=8", *SMALL[1:]])
     with pytest.raises(msvq.BadInput, match="of another network"):
-        load_encoder(run, str(other.path / "encoder.safetensors"))
+        load_run_encoder(run, str(other.path / "encoder.safetensors"))
     with pytest.raises(msvq.BadInput, match=r"backbone.width is 8, and config.yaml says 4"):
-        load_encoder(run, str(other.path / "checkpoints" / "last.ckpt"))
+        load_run_encoder(run, str(other.path / "checkpoints" / "last.ckpt"))
     config = other.path / "config.yaml"
     config.write_text(config.read_text().replace("teacher_temp: 0.04", "teacher_temp: 0.05"))
-    load_encoder(msvq.load(other.path), "best")
+    load_run_encoder(msvq.load(other.path), "best")
     with pytest.raises(msvq.BadInput, match=r"method.teacher_temp is 0.04, and config.yaml says 0.05"):
         load_method(msvq.load(other.path))
 

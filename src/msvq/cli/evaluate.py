@@ -25,7 +25,7 @@ EXPLAINED = {
 
 @app.command()
 def evaluate(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     protocol: Annotated[
         str,
         Option(
@@ -45,30 +45,36 @@ def evaluate(
     ] = None,
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
+    out: Annotated[
+        Path | None, Option(help="Write the result to this .json file. (default: of a run, to RUN/eval)")
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure an encoder by a frozen protocol; the result goes to RUN/eval.
+    """Measure an encoder by a frozen protocol; of a run, the result goes to RUN/eval.
 
     Labels of the training pictures teach the classifier; the test pictures only report.
     Example: msvq evaluate runs/cifar10 --protocol probe --labels 0.1
     """
-    from msvq.api import load
+    from msvq.runs.evaluate import evaluate as measure
 
-    result = load(run, backbone=backbone).evaluate(
-        protocol,
+    result, path = measure(
+        encoder,
+        protocol=protocol,
         data=data,
         data_root=data_root,
         download=download,
         checkpoint=checkpoint,
+        backbone=backbone,
         labels=labels,
         seeds=seeds,
         overrides=settings or [],
         device=device,
         precision=precision,
+        out=out,
         display=Display(Console(stderr=True)),
     )
-    show_result(result.record, result.path, Console(), as_json=as_json)
+    show_result(result.record, path, Console(), as_json=as_json)
 
 
 @app.command()
@@ -120,14 +126,15 @@ def report(
     say(Console(), f"report  {report_on(runs, out=out)}")
 
 
-def show_result(result: Mapping[str, Any], path: Path, console: Console, *, as_json: bool) -> None:
+def show_result(result: Mapping[str, Any], path: Path | None, console: Console, *, as_json: bool) -> None:
     """Print what a protocol says for a person, or as JSON."""
     if as_json:
         console.print_json(json.dumps(result))
         return
     say = Display(console).note
     share = "" if result["labels"] == 1 else f" with {result['num_labels']:,} labels ({100 * result['labels']:g} %)"
-    say(f"{result['protocol']} of the {result['checkpoint']} checkpoint on {result['data']}{share}")
+    which = result.get("encoder", f"the {result['checkpoint']} checkpoint")
+    say(f"{result['protocol']} of {which} on {result['data']}{share}")
     table = _table("", "top-1", "top-5")
     rows = {"": result["kind"], "_best": "best epoch, by the test pictures", "scratch_": "from scratch"}
     for key, title in rows.items():
@@ -136,7 +143,7 @@ def show_result(result: Mapping[str, Any], path: Path, console: Console, *, as_j
             table.add_row(title, _told(result, first), _told(result, second))
     console.print(table)
     say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
-    say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}; result  {path}")
+    say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}{f'; result  {path}' if path else ''}")
 
 
 def _told(result: Mapping[str, Any], key: str) -> str:

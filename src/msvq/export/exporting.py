@@ -14,13 +14,13 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, holds_already
 from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
-from msvq.export.folder import backbone, write_folder
+from msvq.export.folder import backbone_record, write_folder
 from msvq.export.plans import check_format, make_plan
 from msvq.export.verify import verify
-from msvq.runs.encoder import LoadedEncoder, load_encoder
-from msvq.runs.run_dir import RunDir, open_run
+from msvq.runs.encoder import LoadedEncoder
+from msvq.runs.encoder_folder import MANIFEST
+from msvq.runs.encoder_names import EncoderName, find_run, load_encoder
 
-MANIFEST = "manifest.json"
 MAKER = "msvq export"  # by which a manifest of ours is known
 CACHE = "__pycache__"  # which Python leaves where example.py has been run
 RUN_FOLDERS = ("checkpoints", "eval", "figures")
@@ -38,17 +38,18 @@ class Exported(NamedTuple):
         return float(self.manifest["checked"]["max_abs_difference"])
 
 
-def export_run(
-    run: str | Path | RunDir,
+def export_encoder(
+    name: EncoderName,
     *,
     format: str = "safetensors",
     out: str | Path,
     checkpoint: str = "last",
+    backbone: str | None = None,
     licence: str = "unknown",
     overwrite: bool = False,
     display: Display | None = None,
 ) -> Exported:
-    """Write a run's encoder to the folder `out` in a format of FORMATS, if it gives the same features there.
+    """Write an encoder to the folder `out` in a format of FORMATS, if it gives the same features there.
 
     The arguments are those of `msvq export`.
     """
@@ -58,10 +59,12 @@ def export_run(
         raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
     out = expanduser(out)
     check_out(out, overwrite=overwrite)
-    run = run if isinstance(run, RunDir) else open_run(run)
-    if out.resolve() in [(run.path / name).resolve() for name in RUN_FOLDERS]:
+    run = find_run(name, backbone=backbone)
+    if run is not None and out.resolve() in [(run.path / folder).resolve() for folder in RUN_FOLDERS]:
         raise BadInput(f"--out {str(out)!r} is where the run keeps files of its own; choose another directory")
-    encoder = load_encoder(run, checkpoint)
+    encoder = load_encoder(run or name, checkpoint, backbone=backbone)
+    if encoder.note:
+        display.note(encoder.note)
     plan = make_plan(format, encoder)
     with (
         display.task(f"exporting to {format}, and loading it back", 3) as advance,
@@ -148,7 +151,7 @@ def _manifest(
         "licence": licence,
         "method": encoder.method,
         "data": one_line(encoder.data),
-        "backbone": backbone(encoder),
+        "backbone": backbone_record(encoder),
         "checkpoint": encoder.checkpoint,
         "step": encoder.step,
         "feature_dim": encoder.feature_dim,

@@ -24,8 +24,8 @@ from msvq.export.library_code import OWN_WIDTH, Building, Misfit, Refused, build
 from msvq.model.pooling import Pooled
 from msvq.model.whitening import Whitened, without_whitening
 from msvq.runs.encoder import LoadedEncoder
+from msvq.runs.encoder_folder import ONNX, SCRIPT, WEIGHTS
 
-WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 INPUT, OUTPUT = "pixel_values", "features"
 CODE = "own_backbone"  # the module that a backbone of one's own becomes
 
@@ -111,6 +111,8 @@ def check_format(name: str) -> None:
 
 def make_plan(name: str, encoder: LoadedEncoder) -> Plan:
     """How the encoder is written in a format; one that cannot hold it is refused, with those that can."""
+    if not list(encoder.network.parameters()):
+        raise BadInput(f"{encoder.name} has no weights that could be written in another format; give another encoder")
     try:
         return FORMATS[name](encoder)
     except Refused as refusal:
@@ -178,7 +180,7 @@ def _timm_config(encoder: LoadedEncoder, building: Building) -> dict[str, Any]:
             "input_size": [3, encoder.size, encoder.size],
             "fixed_input_size": list(more) == ["img_size"],
             "interpolation": "bilinear",
-            "crop_pct": 1.0,
+            "crop_pct": encoder.size / encoder.preprocessing.side,
             "crop_mode": "center",
             "mean": list(encoder.preprocessing.mean),
             "std": list(encoder.preprocessing.std),

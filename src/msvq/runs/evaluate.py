@@ -1,5 +1,6 @@
-"""An encoder of a run judged by a frozen protocol, on its own data or other, with all or few labels."""
+"""An encoder judged by a frozen protocol, on its own data or other, with all or few labels."""
 
+import json
 import operator
 from collections.abc import Iterable
 from contextlib import closing
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
-from msvq.core.files import check_places
+from msvq.core.files import check_output_file, check_places, write_text
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
 from msvq.core.schema import parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
@@ -16,27 +17,36 @@ from msvq.data.store import ImageDataset
 from msvq.evaluate.features import EvalContext
 from msvq.evaluate.protocols import PRECISION, PROTOCOLS, protocol_settings, run_protocol
 from msvq.evaluate.results import EvalResult
-from msvq.runs.encoder import Preprocessing, load_encoder
+from msvq.runs.encoder import Preprocessing
+from msvq.runs.encoder_names import EncoderName, find_run, load_encoder, no_data
 from msvq.runs.run_dir import RunDir
 
 
 def evaluate(
-    run: RunDir,
+    name: EncoderName,
     *,
     protocol: str = "knn",
     data: str | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
     checkpoint: str = "last",
+    backbone: str | None = None,
     labels: float = 1.0,
     seeds: int = 1,
     overrides: Iterable[str] = (),
     device: str | None = None,
     precision: str | None = None,
+    out: Path | None = None,
     display: Display | None = None,
-) -> tuple[EvalResult, Path]:
-    """The result of a protocol and the file in RUN/eval that holds it. The arguments are those of `msvq evaluate`."""
-    check_places(run.path, ["eval"])
+) -> tuple[EvalResult, Path | None]:
+    """The result of a protocol and the file that holds it: `out`, or in RUN/eval. Arguments as of `msvq evaluate`."""
+    run = find_run(name, backbone=backbone)
+    if out is not None:
+        check_output_file("--out", out, [".json"])
+    elif run is not None:
+        check_places(run.path, ["eval"])
+    if run is None and data is None:
+        raise no_data(name)
     display = display or Display()
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
@@ -49,18 +59,23 @@ def evaluate(
         raise BadInput(f"--labels is a share of the labelled pictures, above 0 and at most 1, not {labels}")
     if seeds < 1:
         raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
-    encoder = load_encoder(run, checkpoint)
+    if data is not None:
+        check_source(data)
+    encoder = load_encoder(run or name, checkpoint, backbone=backbone)
+    if encoder.note:
+        display.note(encoder.note)
     target = resolve_device(device or "auto")
     chosen = resolve_precision(check_precision(precision or PRECISION), target)
     if chosen != PRECISION:
         changes["precision"] = chosen
-    dataset, own = open_for(
-        run, data, data_root, preprocessing=encoder.preprocessing, download=download, display=display
-    )
+    how = None if encoder.guessed else encoder.preprocessing
+    dataset, own = open_for(run, data, data_root, preprocessing=how, download=download, display=display)
     with closing(dataset):
         if not dataset.has_labels:
             raise BadInput(f"{dataset.name} has no labels, and {protocol} needs them; 'msvq analyze' does without")
-        subject = EvalContext(encoder.network.to(target), run.config.backbone, dataset, target, chosen, display)
+        subject = EvalContext(encoder.network.to(target), encoder.backbone, dataset, target, chosen, display)
+        if protocol == "finetune" and not list(encoder.network.parameters()):
+            raise BadInput(f"{encoder.name} has no weights that could go on learning; take another --protocol")
         result = run_protocol(
             protocol,
             subject,
@@ -72,11 +87,16 @@ def evaluate(
             checkpoint=encoder.checkpoint,
             step=encoder.step,
         )
-    return result, result.save(run.path / "eval")
+    if run is None:
+        result = result.model_copy(update={"encoder": encoder.name})
+    if out is not None:
+        write_text(out, json.dumps(result.record, indent=1) + "\n")
+        return result, out
+    return result, None if run is None else result.save(run.path / "eval")
 
 
 def open_for(
-    run: RunDir,
+    run: RunDir | None,
     data: str | None,
     data_root: str | Path | None,
     *,
@@ -87,22 +107,32 @@ def open_for(
 ) -> tuple[ImageDataset, bool]:
     """The run's own data, or other pictures; and whether they are the run's own.
 
-    `preprocessing`: how other pictures are normalised. `moved`: `data` is where the run's own pictures are now.
+    `preprocessing`: how other pictures are fed to the encoder; None: as the data set has it. `moved`: `data` is where
+    the run's own pictures are now.
     """
-    trained = run.config.data
-    own = moved or data is None or absolute(data) == trained.source
+    trained = DataSettings() if run is None else run.config.data
+    own = run is not None and (moved or data is None or absolute(data) == trained.source)
     root = Path(data_root) if data_root is not None else trained.root if own else None
     place = {"source": trained.source if data is None else data, "root": root}
-    sizes = {"size": trained.size, "test_size": trained.test_size}
+    if run is None and preprocessing is not None:
+        sizes = {"size": preprocessing.size, "test_size": preprocessing.side}
+    else:
+        sizes = {"size": trained.size, "test_size": trained.test_size}
     settings = trained.model_copy(update=place) if own else DataSettings().model_copy(update=place | sizes)
     check_source(settings.source)
     dataset = open_dataset(settings, download=download, display=display)
-    if own and not moved and run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
+    recorded = {} if run is None else run.environment()
+    if own and not moved and recorded.get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
         display.note(
             f"note: {dataset.name} has changed since the run was trained on it, so it is judged as other data; "
             f"its test pictures may be some that the run has learned from"
         )
         own = False
     if not own and preprocessing is not None:  # normalised as in training, which is what the first layer knows
-        dataset = replace(dataset, mean=preprocessing.mean, std=preprocessing.std)
+        dataset = prepared(dataset, preprocessing)
     return dataset, own
+
+
+def prepared(dataset: ImageDataset, how: Preprocessing) -> ImageDataset:
+    """The data set with its test pictures fed to an encoder as that knows them."""
+    return replace(dataset, mean=how.mean, std=how.std, test_size=how.size, resize=how.resize)
