@@ -199,7 +199,10 @@ class Run(RunDir):
 
 
 def load(path: str | Path, *, backbone: str | None = None) -> Run:
-    """Open a run directory. `backbone`: code of your own (`file.py:function`), run only if it is named here."""
+    """Open a run directory; `load_encoder` takes all other encoders.
+
+    `backbone`: code of your own (`file.py:function`), run only if it is named here.
+    """
     return Run(open_run(path, backbone=backbone).path, backbone=backbone)
 
 

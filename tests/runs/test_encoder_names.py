@@ -1,9 +1,14 @@
 """Encoders from anywhere: every way of naming one, with networks that are made in a moment, and what may go wrong."""
 
+import base64
+import hashlib
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +17,19 @@ import timm
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
+from tests.export.test_card import CHECKED
 from torchvision import models
 
 import msvq
 import msvq.export.exporting
 from msvq.cli import main
+from msvq.config.resolve import resolve
 from msvq.data.patterns import make_patterns
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.runs import pretrained
 from msvq.runs.encoder_names import load_encoder
+from msvq.train import init_weights
 
 TINY = "timm:test_resnet@random"  # at 160 pixels
 Says = Callable[..., tuple[int, str, str]]
@@ -65,6 +74,7 @@ def resnet(name: str = "resnet18", **settings: object) -> torch.nn.Module:
 def test_a_network_of_timm_is_fed_as_its_configuration_says(pictures: NDArray[np.uint8]) -> None:
     encoder = msvq.load_encoder(TINY)
     known = timm.get_pretrained_cfg("test_resnet")
+    assert known is not None
     how = encoder.preprocessing
     assert (how.size, how.resize, how.mean, how.std) == (160, int(160 / known.crop_pct), known.mean, known.std)
     found = encoder.embed(pictures)
@@ -151,8 +161,10 @@ def test_results_without_a_run_go_to_the_terminal_or_a_file(photos: Path, says: 
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exports")
     torch.save(resnet(whiten=True).state_dict(), folder / "x.pth")
-    for format in ("safetensors", "onnx"):
-        msvq.export.exporting.export_encoder(folder / "x.pth", format=format, out=folder / format)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)  # which takes a process each
+        for format in ("safetensors", "onnx"):
+            msvq.export.exporting.export_encoder(folder / "x.pth", format=format, out=folder / format)
     return folder
 
 
@@ -171,6 +183,257 @@ def test_a_crop_survives_an_export(tmp_path: Path, pictures: NDArray[np.uint8]) 
     again = load_encoder(done.path)
     assert again.preprocessing == load_encoder(TINY).preprocessing
     np.testing.assert_array_equal(again.embed(pictures), load_encoder(TINY).embed(pictures))
+
+
+def test_encoders_stand_side_by_side(photos: Path, says: Says, tmp_path: Path) -> None:
+    torch.save(resnet("resnet8", whiten=True).state_dict(), tmp_path / "x.pth")
+    words = (
+        "evaluate",
+        tmp_path / "x.pth",
+        "--data",
+        photos,
+        "--set",
+        "k=5",
+        "--beside",
+        "pixels",
+        "--beside",
+        "untrained",
+    )
+    code, out, _ = says(*words, "--json")
+    rows = json.loads(out)["beside"]
+    assert code == 0 and [row["encoder"] for row in rows] == [str(tmp_path / "x.pth"), "pixels", "untrained"]
+    code, out, _ = says("evaluate", "pixels", "--data", photos, "--set", "k=5", "--json")
+    assert code == 0 and json.loads(out)["top1"] == rows[1]["top1"]  # the same protocol on the same pictures
+    code, out, _ = says(*words)
+    assert "untrained" in out and "seconds" in out
+
+
+def test_without_labels_what_can_be_compared_is(says: Says, tmp_path: Path) -> None:
+    np.savez(tmp_path / "some.npz", images=make_patterns(40, seed=1)[0])
+    words = ("evaluate", "pixels", "--data", tmp_path / "some.npz")
+    code, _, err = says(*words)
+    assert code == 2 and "has no labels" in err
+    code, out, _ = says(*words, "--beside", "pixels", "--out", tmp_path / "x.json", "--json")
+    first, second = json.loads(out)["beside"]
+    assert code == 0 and json.loads((tmp_path / "x.json").read_text())["beside"] == [first, second]
+    assert first["neighbours"] == second["neighbours"] == 100 and first["copies"] == second["copies"]
+    assert 1 < first["rank"] < 192
+    assert "neighbours in common" in " ".join(says(*words, "--beside", "pixels")[1].split())
+
+
+# --- those that come with the package
+
+
+def bundle(folder: Path, **facts: object) -> dict[str, object]:
+    """A list of one encoder, in half precision."""
+    network = resnet("resnet8")
+    content = save({key: value.half() for key, value in network.state_dict().items() if value.is_floating_point()})
+    (folder / "tiny.safetensors").write_bytes(content)
+    how = {"size": 32, "mean": [0.5] * 3, "std": [0.25] * 3, "train_size": 32, "feature_dim": network.feature_dim}
+    backbone = {"name": "resnet8", "width": 4, "stem": "small"}
+    entry: dict[str, object] = {
+        **{"name": "tiny", "data": "patterns", "method": "msvq", "epochs": 2, "knn": 51.25, "licence": "mit"},
+        **{"sha256": hashlib.sha256(content).hexdigest(), "file": "tiny.safetensors"},
+        "encoder": {**how, "method": "msvq", "data": "patterns", "backbone": backbone, "weights_sha256": ""},
+        **facts,
+    }
+    (folder / "index.json").write_text(json.dumps([entry]))
+    return entry
+
+
+def test_a_bundled_name_is_an_encoder(
+    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: Path, pictures: NDArray[np.uint8]
+) -> None:
+    code, out, _ = says("pretrained")
+    assert code == 0 and "none yet" in out
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    entry = bundle(tmp_path)
+    code, out, _ = says("pretrained", "--json")
+    assert code == 0 and json.loads(out)[0]["sha256"] == entry["sha256"]
+    code, out, _ = says("pretrained")
+    assert all(word in out for word in ("tiny", "patterns", "msvq", "mit"))
+    encoder = load_encoder("tiny")
+    assert encoder.method == "msvq" and encoder.embed(pictures).dtype == np.float32
+    assert all(value.dtype == torch.float32 for value in encoder.network.parameters())
+    assert says("duplicates", "tiny", "--data", photos)[0] == 0
+    assert "did you mean 'tiny'?" in says("duplicates", "tinny", "--data", photos)[2]
+    (tmp_path / "tiny.safetensors").write_bytes(b"x" + (tmp_path / "tiny.safetensors").read_bytes()[1:])
+    code, _, err = says("duplicates", "tiny", "--data", photos)
+    assert code == 2 and "their checksum is not the one of the list" in " ".join(err.split())
+
+
+# --- the hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, bytes]]]:
+    """A small hub: models by their names, with their files, to be read and written."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    repositories: dict[str, dict[str, bytes]] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            pass
+
+        def answer(self, status: int, content: bytes = b"{}", **headers: str) -> None:
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def do_GET(self) -> None:
+            owner, model, _, _, file = self.path.lstrip("/").split("/", 4)
+            files = repositories.get(f"{owner}/{model}")
+            if files is None:
+                self.answer(404, X_Error_Code="RepoNotFound")
+            elif file not in files:
+                self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit="0" * 40)
+            else:
+                etag = hashlib.sha256(files[file]).hexdigest()
+                self.answer(200, files[file], ETag=f'"{etag}"', X_Repo_Commit="0" * 40)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Authorization") != "Bearer secret":
+                self.answer(401)
+            elif self.path == "/api/repos/create":
+                told = json.loads(body)
+                repositories[f"{told['organization']}/{told['name']}"] = {}
+                self.answer(200, json.dumps({"url": f"{endpoint}/{told['organization']}/{told['name']}"}).encode())
+            elif "/preupload/" in self.path:
+                files = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
+                self.answer(200, json.dumps({"files": [{**file, "shouldIgnore": False} for file in files]}).encode())
+            elif "/commit/" in self.path:
+                owner, model = self.path.split("/")[3:5]
+                for line in map(json.loads, body.splitlines()):
+                    if line["key"] == "file":
+                        content = base64.b64decode(line["value"]["content"])
+                        repositories[f"{owner}/{model}"][line["value"]["path"]] = content
+                done = {"success": True, "commitOid": "0" * 40, "commitUrl": f"{endpoint}/{owner}/{model}/commit/0"}
+                self.answer(200, json.dumps(done).encode())
+            else:
+                self.answer(200)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)  # what HF_ENDPOINT sets, read when the library is imported
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    yield repositories
+    server.shutdown()
+    server.server_close()
+
+
+Hub = dict[str, dict[str, bytes]]
+
+
+def test_an_export_goes_to_the_hub_and_comes_back(
+    hub: Hub, exports: Path, says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)
+    words = ("export", exports / "x.pth", "--format", "hf", "--push", "me/tiny")
+    code, _, err = says(*words, "--out", tmp_path / "before")
+    assert code == 2 and "login" in err and (tmp_path / "before" / "manifest.json").is_file()
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    code, out, _ = says(*words, "--out", tmp_path / "out")
+    assert code == 0 and "hf:me/tiny" in out
+    assert {"README.md", "config.json", "model.safetensors", "example.py"} <= hub["me/tiny"].keys()
+    assert b"pipeline_tag: image-feature-extraction" in hub["me/tiny"]["README.md"]
+    found = load_encoder("hf:me/tiny").embed(pictures)
+    np.testing.assert_array_equal(found, load_encoder(exports / "x.pth").embed(pictures))
+    fetched = {path.name for path in (tmp_path / "hub").rglob("*") if path.is_symlink() or path.suffix == ".py"}
+    assert not [name for name in fetched if name.endswith(".py")]  # no code is even fetched
+
+
+def test_a_model_of_timm_comes_from_the_hub(hub: Hub, pictures: NDArray[np.uint8]) -> None:
+    network = timm.create_model("test_resnet", num_classes=10).eval()
+    how = {"input_size": [3, 32, 32], "crop_pct": 0.875, "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": how}
+    hub["timm/tiny"] = {"config.json": json.dumps(config).encode(), "model.safetensors": save(network.state_dict())}
+    encoder = load_encoder("hf:timm/tiny")
+    assert (encoder.size, encoder.preprocessing.resize, encoder.backbone.name) == (32, 36, "timm:test_resnet")
+    view = torch.rand(2, 3, 32, 32)
+    with torch.inference_mode():
+        expected = network.forward_head(network.forward_features(view), pre_logits=True)
+        torch.testing.assert_close(encoder.network(view), expected)
+
+
+def test_a_list_may_name_a_model_of_the_hub(
+    hub: Hub, exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub["me/large"] = {path.name: path.read_bytes() for path in (exports / "safetensors").iterdir() if path.is_file()}
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    digest = hashlib.sha256(hub["me/large"]["model.safetensors"]).hexdigest()
+    bundle(tmp_path, file=None, encoder=None, hub="me/large", sha256=digest)
+    assert load_encoder("tiny").name == "tiny"
+    bundle(tmp_path, file=None, encoder=None, hub="me/large", sha256="0")
+    with pytest.raises(msvq.BadInput, match="checksum"):
+        load_encoder("tiny")
+
+
+def test_what_the_hub_cannot_give_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub["me/other"] = {"config.json": b'{"architectures": ["ViTModel"], "auto_map": {}}', "model.safetensors": b""}
+    hub["me/empty"] = {}
+    for name, sentence in {
+        "hf:me/nothing": "there is no hf:me/nothing, or it is private and needs a login",
+        "hf:me/other": "neither an export of msvq nor a timm model",
+        "hf:me/empty": "lacks files",
+        "hf:me": "it is OWNER/NAME",
+    }.items():
+        with pytest.raises(msvq.BadInput, match=re.escape(sentence)):
+            load_encoder(name)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(msvq.BadInput, match=re.escape("pip install 'msvq[hf]'")):
+        load_encoder("hf:me/tiny")
+
+
+def test_without_a_network_the_hub_is_said_to_be_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(msvq.BadInput, match="is there a network"):
+        load_encoder("hf:me/tiny")
+
+
+# --- to start from
+
+
+def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    bundle(tmp_path)
+    monkeypatch.setattr(
+        init_weights, "library_weights", lambda name, size: timm.create_model("test_resnet").state_dict()
+    )
+    small = ["backbone.width=4", "backbone.stem=small"]
+    for init, overrides in {
+        "tiny": ["backbone.name=resnet8", *small],
+        str(exports / "safetensors"): ["backbone.name=resnet18", *small],
+        "timm:test_resnet": [],
+    }.items():
+        settings = resolve(data="patterns", init=init, overrides=[f"backbone.init={init}", *overrides])
+        start = init_weights.load_initial_weights(settings, 32)
+        assert start is not None
+        if ":" in init:
+            assert settings.backbone.name == init  # the network of the weights, unless another is named
+        else:
+            own = load_encoder(init).network
+            own = own.network if init != "tiny" else own  # without its whitening
+            for key, value in own.state_dict().items():
+                torch.testing.assert_close(start.weights[key], value)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: {source: patterns}\nbackbone: {init: 'hf:me/tiny'}\n")
+    with pytest.raises(msvq.BadInput, match="name it yourself: --init hf:me/tiny"):
+        resolve(recipe=recipe)
 
 
 # --- what may go wrong

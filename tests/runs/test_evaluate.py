@@ -94,12 +94,12 @@ def test_pictures_that_have_changed_since_training_are_other_data(tmp_path: Path
     told = io.StringIO()
     display = Display(Console(file=told, width=1000))
     result, path = evaluate(run, overrides=["k=5"], display=display)
-    assert (path.name, result.transfer, told.getvalue()) == ("knn-k-5.json", False, "")
+    assert path is not None and (path.name, result.transfer, told.getvalue()) == ("knn-k-5.json", False, "")
 
     write_pictures(source, share=2)
     for times, data in enumerate((None, str(source)), start=1):
         result, path = evaluate(run, data=data, overrides=["k=5"], display=display)
-        assert (path.name, result.transfer) == ("knn-on-own-k-5.json", True)
+        assert path is not None and (path.name, result.transfer) == ("knn-on-own-k-5.json", True)
         assert told.getvalue().count("note: own has changed since the run was trained on it") == times
     changed, own = open_for(run, None, None, preprocessing=load_run_encoder(run).preprocessing, display=Display())
     assert not own

@@ -88,7 +88,7 @@ def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
     found, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
     result = found.record
-    assert path.name == "probe-labels-0.1-seeds-3-best.json"
+    assert path is not None and path.name == "probe-labels-0.1-seeds-3-best.json"
     known = open_dataset(run.config.data).labelled.labels
     assert result["num_labels"] == len(stratified(known, 0.1, seed=0))
     assert result["num_labels"] < 0.15 * len(known)
@@ -109,7 +109,7 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", **arrays)
     found, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20", "temp=0.1"])
     result = found.record
-    assert path.name == "knn-on-two-k-20.json"
+    assert path is not None and path.name == "knn-on-two-k-20.json"
     assert result["protocol"] == "knn-20-t0.1/1"
     assert result["data"] == "two"
     assert result["num_test"] == 60
@@ -281,7 +281,7 @@ def test_a_checkpoint_of_another_run_takes_no_name_of_ones_own(run: msvq.Run, tm
     before = read(run, "knn")
     found, path = evaluate(run, checkpoint=str(other / "checkpoints" / "last.ckpt"))
     result = found.record
-    assert path.name != "knn.json"
+    assert path is not None and path.name != "knn.json"
     assert result["checkpoint"].startswith("last-")
     assert read(run, "knn") == before
     path.unlink()
@@ -327,4 +327,4 @@ def test_a_nested_setting_of_a_protocol_leaves_its_neighbours_alone(run: msvq.Ru
     result = found.record
     assert result["settings"]["view"]["flip"] == 0.2
     assert result["settings"]["view"]["crop_area"] == [0.08, 1.0]
-    assert path.name == "linear-epochs-1-view.flip-0.2.json"
+    assert path is not None and path.name == "linear-epochs-1-view.flip-0.2.json"

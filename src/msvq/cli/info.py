@@ -1,4 +1,4 @@
-"""Commands that look things up: the data before training, the known data sets, the methods."""
+"""Commands that look things up: the data before training, the known data sets, encoders and methods."""
 
 import json
 from pathlib import Path
@@ -53,6 +53,31 @@ def datasets(
     from msvq.preflight.datasets import show_catalogue
 
     show_catalogue(data_root, as_json=as_json, console=Console())
+
+
+@app.command()
+def pretrained(as_json: opt.AsJson = False) -> None:
+    """List the encoders that come with the package, to be named wherever a command takes an ENCODER.
+
+    Accuracies are those of the frozen protocols on the data that they were trained on. Example: msvq pretrained
+    """
+    from msvq.runs.pretrained import list_pretrained
+
+    found = list_pretrained()
+    if as_json:
+        typer.echo(json.dumps([entry.model_dump(mode="json", exclude={"encoder"}) for entry in found], indent=1))
+        return
+    if not found:
+        Display(Console()).note("none yet: no encoder comes with this version; timm:NAME and hf:OWNER/NAME name others")
+        return
+    names = ("name", "data", "method", "epochs", "kNN", "linear", "licence", "where", "sha256")
+    table = Table(*(Column(name, no_wrap=name == "name") for name in names), box=box.SIMPLE)
+    for entry in found:
+        scores = ("-" if score is None else f"{score:.1f} %" for score in (entry.knn, entry.linear))
+        where = f"hf:{entry.hub}" if entry.hub else "here"
+        facts = (entry.name, entry.data, entry.method, str(entry.epochs), *scores, entry.licence, where)
+        table.add_row(*facts, entry.sha256[:12])
+    Console().print(table)
 
 
 @app.command()

@@ -231,8 +231,8 @@ def export(
     format: Annotated[
         str,
         Option(
-            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; onnx: for "
-            "ONNX Runtime and others; torchscript: for torch.jit.load."
+            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; hf: for "
+            "the Hugging Face hub; onnx: for ONNX Runtime and others; torchscript: for torch.jit.load."
         ),
     ] = "safetensors",
     checkpoint: opt.Checkpoint = "last",
@@ -241,6 +241,13 @@ def export(
     ] = "unknown",
     backbone: opt.EncoderBackbone = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
+    push: Annotated[
+        str | None,
+        Option(
+            help="Send the folder to this model on the Hugging Face hub, with the login of 'hf auth login'.",
+            metavar="OWNER/NAME",
+        ),
+    ] = None,
 ) -> None:
     """Write an encoder for other tools, with its preprocessing, a model card and an example.
 
@@ -257,12 +264,15 @@ def export(
         backbone=backbone,
         licence=licence,
         overwrite=overwrite,
+        push=push,
         display=Display(Console(stderr=True)),
     )
     say = Display(Console()).note
     largest, allowed = done.max_abs_difference, done.manifest["checked"]["tolerance"]
     say(f"{format}: features differ from the encoder's by at most {largest:.2g} (allowed: {allowed:.2g})")
     say(f"export  {done.path}")
+    if push is not None:
+        say(f"sent    hf:{push}")
 
 
 def _show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

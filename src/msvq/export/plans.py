@@ -90,10 +90,21 @@ def torchscript_plan(encoder: LoadedEncoder) -> Plan:
     return Plan(partial(write_script, encoder), ("import torch",), (made,), "pytorch")
 
 
+def hf_plan(encoder: LoadedEncoder) -> Plan:
+    """What the hub takes: for timm's one line where timm has this very network, else weights and their code."""
+    if find_spec("timm") is not None:
+        with contextlib.suppress(Refused):
+            plan = timm_plan(encoder)
+            if plan.library == "timm":
+                return plan
+    return safetensors_plan(encoder)
+
+
 FORMATS: Mapping[str, Callable[[LoadedEncoder], Plan]] = {
     "safetensors": safetensors_plan,
     "torchvision": torchvision_plan,
     "timm": timm_plan,
+    "hf": hf_plan,
     "onnx": onnx_plan,
     "torchscript": torchscript_plan,
 }

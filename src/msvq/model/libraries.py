@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from msvq.core.errors import BadInput, first_line, unknown
 
 LIBRARIES = ("torchvision", "timm")
+RANDOM = "@random"  # behind a network as an encoder: without the weights that it was trained to
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
 
 

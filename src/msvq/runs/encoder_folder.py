@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -18,9 +19,8 @@ from msvq.model.initial import match_state_dict, read_weights
 from msvq.model.pooling import Encoder
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
 
-WEIGHTS, ONNX, SCRIPT, PYTORCH = "model.safetensors", "model.onnx", "model.pt", "pytorch_model.bin"
+WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 CONFIG, PROCESSOR, MANIFEST = "config.json", "preprocessor_config.json", "manifest.json"
-READ = (CONFIG, PROCESSOR, MANIFEST, WEIGHTS, ONNX, PYTORCH)  # of a folder on the hub; code is not even fetched
 HUB = "hf:"
 
 
@@ -127,11 +127,10 @@ def _load_timm(folder: Path, name: str, config: dict[str, Any]) -> LoadedEncoder
     resize = int(size / float(known.get("crop_pct") or 1))
     how = Preprocessing(size=size, resize=None if resize == size else resize, mean=known["mean"], std=known["std"])
     settings = BackboneSettings(name=f"timm:{config['architecture']}")
-    file = next((folder / file for file in (WEIGHTS, PYTORCH) if (folder / file).is_file()), None)
-    if file is None:
+    if not (folder / WEIGHTS).is_file():
         raise BadInput(f"{name} has no {WEIGHTS}; there is nothing to load")
     network = make_backbone(settings, size)
-    fill(network, read_weights(file), name)
+    fill(network, read_weights(folder / WEIGHTS), name)
     return LoadedEncoder(name, freeze(network), how, settings, train_size=size, feature_dim=network.feature_dim)
 
 
@@ -143,27 +142,40 @@ def fill(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> str:
     return f"{len(own)} tensors{f', called {matched.prefix}* there' if matched.prefix else ''}"
 
 
-def fetch_folder(repository: str) -> Path:
-    """The files of a model on the hub that are read here, from the network or from the library's own cache."""
+def hub_library(repository: str) -> tuple[Any, Any]:
+    """The hub's own library and its errors; raises if it is not there, or takes no such name."""
     try:
-        hub: Any = import_module("huggingface_hub")
-        errors: Any = import_module("huggingface_hub.errors")
+        hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
     except ImportError:
         raise BadInput(f"{HUB}{repository} needs huggingface_hub; pip install 'msvq[hf]' gives it") from None
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise BadInput(f"{repository!r} is no name of a model on the hub; it is OWNER/NAME")
+    return hub, errors
+
+
+def fetch_folder(repository: str) -> Path:
+    """The files of a model on the hub that are read here, from the network or a cache; no code is fetched."""
+    hub, errors = hub_library(repository)
+    name = f"{HUB}{repository}"
     try:
-        return Path(hub.snapshot_download(repository, allow_patterns=list(READ)))
-    except errors.HFValidationError:
-        raise BadInput(f"{HUB}{repository} is no name of the hub; it is hf:OWNER/NAME") from None
+        config = Path(hub.hf_hub_download(repository, CONFIG))
+        known = _read(config, name)
+        ours = [PROCESSOR, MANIFEST] if "backbone" in known else []
+        for file in (*ours, ONNX if known.get("format") == "onnx" else WEIGHTS):
+            hub.hf_hub_download(repository, file)
+    except BadInput:
+        raise
     except errors.GatedRepoError:
-        raise BadInput(
-            f"{HUB}{repository} asks for a login that has accepted its terms; 'hf auth login' first"
-        ) from None
+        raise BadInput(f"{name} asks for a login that has accepted its terms: 'hf auth login'") from None
     except errors.RepositoryNotFoundError:
-        raise BadInput(f"there is no {HUB}{repository}, or it is private and needs a login ('hf auth login')") from None
-    except Exception as error:  # of the network, in many kinds
-        raise BadInput(
-            f"{HUB}{repository} cannot be fetched and is not in the cache ({first_line(error, 200)}); no network?"
-        ) from error
+        raise BadInput(f"there is no {name}, or it is private and needs a login: 'hf auth login'") from None
+    except Exception as error:  # of the network, of a file that is not there, in many kinds
+        absent = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
+        if absent:
+            raise BadInput(f"{name} is neither an export of msvq nor a timm model: it lacks files of theirs") from None
+        told = first_line(error, 200)
+        raise BadInput(f"{name} cannot be fetched and is not in the cache ({told}); is there a network?") from error
+    return config.parent
 
 
 def _read(path: Path, name: str) -> dict[str, Any]:

@@ -18,15 +18,15 @@ from msvq.core.files import expanduser
 from msvq.core.user_code import is_user_code
 from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
 from msvq.model.initial import match_state_dict, read_weights
-from msvq.model.libraries import is_library, library_input, library_weights
+from msvq.model.libraries import RANDOM, is_library, library_input, library_weights
 from msvq.model.pixels import Pixels
 from msvq.model.resnet import Stem
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze, load_run_encoder
 from msvq.runs.encoder_folder import CONFIG, HUB, ONNX, fetch_folder, fill, is_folder, load_folder
 from msvq.runs.encoder_folder import WEIGHTS as FOLDER_WEIGHTS
+from msvq.runs.pretrained import is_pretrained, list_pretrained, load_pretrained
 from msvq.runs.run_dir import WEIGHTS, RunDir, open_run
 
-RANDOM = "@random"  # behind a library's network: without the weights that it was trained to
 PIXELS = "pixels"
 SEED = 0  # of fresh weights: the same network every time
 ENDINGS = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -55,7 +55,8 @@ def find_run(name: EncoderName, *, backbone: str | None = None) -> RunDir | None
         raise BadInput(f"{str(name)!r} is not a run: there is no config.yaml in it, nor is it an export; {WAYS}")
     if place.suffix or len(place.parts) > 1:
         raise BadInput(f"there is no file or folder {str(name)!r}; {WAYS}")
-    raise unknown("encoder", str(name), [PIXELS], more=WAYS)
+    known = [PIXELS, *(entry.name for entry in list_pretrained())]
+    raise unknown("encoder", str(name), known, more=WAYS)
 
 
 def load_encoder(name: EncoderName, checkpoint: str = "last", *, backbone: str | None = None) -> LoadedEncoder:
@@ -76,6 +77,11 @@ def load_encoder(name: EncoderName, checkpoint: str = "last", *, backbone: str |
     return load_folder(place, str(name), backbone) if place.is_dir() else _load_file(place, backbone)
 
 
+def is_name(name: str) -> bool:
+    """Whether a name is no path, but of a library, the hub or the package."""
+    return _loader(name) is not None
+
+
 def no_data(name: EncoderName) -> BadInput:
     """The error for an encoder that brings no pictures along."""
     return BadInput(f"--data is needed: {name} is no run, whose own pictures could be taken")
@@ -87,7 +93,9 @@ def _loader(name: str) -> Callable[[str], LoadedEncoder] | None:
         return _load_library
     if name.startswith(HUB):
         return lambda name: load_folder(fetch_folder(name.removeprefix(HUB)), name, None)
-    return _load_pixels if name == PIXELS else None
+    if name == PIXELS:
+        return _load_pixels
+    return load_pretrained if is_pretrained(name) else None
 
 
 def _load_library(name: str) -> LoadedEncoder:
