@@ -70,14 +70,13 @@ def pretrained(as_json: opt.AsJson = False) -> None:
     if not found:
         Display(Console()).note("none yet: no encoder comes with this version; timm:NAME and hf:OWNER/NAME name others")
         return
-    names = ("name", "data", "method", "epochs", "kNN", "linear", "licence", "where", "sha256")
-    table = Table(*(Column(name, no_wrap=name == "name") for name in names), box=box.SIMPLE)
     for entry in found:
-        scores = ("-" if score is None else f"{score:.1f} %" for score in (entry.knn, entry.linear))
-        where = f"hf:{entry.hub}" if entry.hub else "here"
-        facts = (entry.name, entry.data, entry.method, str(entry.epochs), *scores, entry.licence, where)
-        table.add_row(*facts, entry.sha256[:12])
-    Console().print(table)
+        scores = {"kNN": entry.knn, "linear": entry.linear}
+        told = ", ".join(f"{name} {score:.1f} %" for name, score in scores.items() if score is not None)
+        where = f"hf:{entry.hub}, fetched when it is used" if entry.hub else "in the package"
+        say = Display(Console()).note
+        say(f"{entry.name}: {entry.method} on {entry.data}, {entry.epochs} epochs{f'; {told}' if told else ''}")
+        say(f"  licence {entry.licence}; {where}; sha256 {entry.sha256[:16]}")
 
 
 @app.command()
