@@ -301,7 +301,7 @@ def test_datasets_lists_what_is_known_and_packed(msvq_says: Says, photos: Path, 
     ("source", "sentence"),
     [
         ("nowhere/photos", "there is no file or folder"),
-        ("photo", "unknown data set 'photo'"),
+        ("photo", "there is no folder 'photo' here"),
         ("EMPTY", "there are no pictures in"),
         ("OTHERS", "it holds 1 files of other kinds"),
         ("FILE.pdf", "is a .pdf file"),
