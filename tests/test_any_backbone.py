@@ -318,7 +318,7 @@ def test_weights_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(BadInput, match=r"could not be had .*--init library needs the network"):
+    with pytest.raises(BadInput, match=r"could not be had .*the network is needed once"):
         load_initial_weights(small(init="library"), 16)
 
 

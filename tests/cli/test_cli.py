@@ -151,7 +151,7 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain'?"),
+        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain', 'pretrained'?"),
         (["pretrain"], "Missing option '--out'."),
         (["pretrain", "--out", "OUT", "--epocs", "3"], "No such option: --epocs"),
         (["pretrain", "--out", "OUT", "--batch-size", "64"], "no option --batch-size; --set train.batch_size=... sets"),

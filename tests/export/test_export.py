@@ -28,6 +28,7 @@ MODELS = {
     "safetensors": {"model.safetensors", "network.py"},
     "torchvision": {"model.safetensors"},
     "timm": {"model.safetensors"},
+    "hf": {"model.safetensors", "network.py"},
     "onnx": {"model.onnx"},
     "torchscript": {"model.pt"},
 }
@@ -217,7 +218,7 @@ def test_an_interruption_between_the_renames_leaves_the_old_export(
             ["{run}", "--out", "{tmp}/x", "--format", "torchvision"],
             "of width 64 alone, not of width 4; formats that can",
         ),
-        (["{run}", "--out", "{tmp}/x", "--format", "timm"], "hold it: safetensors, onnx, torchscript"),
+        (["{run}", "--out", "{tmp}/x", "--format", "timm"], "hold it: safetensors, hf, onnx, torchscript"),
         (["{run}", "--out", "{tmp}/x", "--checkpoint", "best"], "has no best checkpoint"),
         (["{run}", "--out", "{tmp}/x", "--checkpoint", "{tmp}/none.ckpt"], "there is no checkpoint"),
         (["{run}", "--out", "{tmp}/x", "--licence", "a\nb"], "--licence is the name of a licence"),

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from msvq.cli import main
 from msvq.config.resolve import resolve
 from msvq.data.patterns import make_patterns
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.whitening import without_whitening
 from msvq.runs import pretrained
 from msvq.runs.encoder_names import load_encoder
 from msvq.train import init_weights
@@ -356,7 +358,7 @@ def test_an_export_goes_to_the_hub_and_comes_back(
 
 
 def test_a_model_of_timm_comes_from_the_hub(hub: Hub, pictures: NDArray[np.uint8]) -> None:
-    network = timm.create_model("test_resnet", num_classes=10).eval()
+    network: Any = timm.create_model("test_resnet", num_classes=10).eval()
     how = {"input_size": [3, 32, 32], "crop_pct": 0.875, "mean": [0.5] * 3, "std": [0.25] * 3}
     config = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": how}
     hub["timm/tiny"] = {"config.json": json.dumps(config).encode(), "model.safetensors": save(network.state_dict())}
@@ -426,8 +428,7 @@ def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeyp
         if ":" in init:
             assert settings.backbone.name == init  # the network of the weights, unless another is named
         else:
-            own = load_encoder(init).network
-            own = own.network if init != "tiny" else own  # without its whitening
+            own = without_whitening(load_encoder(init).network)
             for key, value in own.state_dict().items():
                 torch.testing.assert_close(start.weights[key], value)
     recipe = tmp_path / "recipe.yaml"
@@ -471,7 +472,7 @@ WRONG = [
         "--checkpoint is for the directory of a run",
     ),
     (["evaluate", "pixels", "--data", "patterns", "--backbone", "resnet18"], "says it itself"),
-    (["evaluate", "timm:resnet18", "--data", "nothing"], "unknown data set"),
+    (["evaluate", "timm:resnet18", "--data", "nothing"], "no such data set"),
     (["export", "pixels", "--out", "{tmp}/x"], "has no weights"),
     (["evaluate", "{tmp}/x.txt", "--data", "patterns"], "no file of weights by its name"),
 ]
