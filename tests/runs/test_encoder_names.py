@@ -121,6 +121,20 @@ def test_a_file_of_a_resnet_tells_what_it_is(tmp_path: Path, name: str, settings
         torch.testing.assert_close(encoder.network.state_dict()[key], value)
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_file_of_the_authors_tells_whether_it_has_a_max_pool(tmp_path: Path, pooled: bool) -> None:
+    network = resnet(stem="small-pool" if pooled else "small")
+    number = {"conv1": 0, "bn1": 1} | {f"layer{n}": n + 2 + pooled for n in range(1, 5)}
+    parts = ((key.partition("."), value) for key, value in network.state_dict().items())
+    state = {f"net.net.{number[top]}.{rest}": value for (top, _, rest), value in parts}
+    torch.save({"model": state, "epoch": 200}, tmp_path / "msvq_200.pth")
+    encoder = load_encoder(tmp_path / "msvq_200.pth")
+    assert (encoder.backbone.stem, encoder.size) == (("small-pool", 64) if pooled else ("small", 32))
+    assert "net.net.*" in encoder.note
+    view = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(encoder.network(view), network.eval()(view))
+
+
 def test_other_files_are_told_what_they_are_of(tmp_path: Path) -> None:
     network = timm.create_model("test_vit", num_classes=10)
     save_file(network.state_dict(), tmp_path / "x.safetensors")

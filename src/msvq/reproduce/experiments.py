@@ -69,6 +69,7 @@ EXTRA = (
     Row("msvq-x5", "MSVQ with X5", "msvq-x5"),
     WARM,
     Row("msf", "MSF", "msf"),
+    Row("mnn", "MNN (later than the paper)", "mnn"),
     Row("nnclr", "NNCLR", "nnclr"),
     Row("nnclr-k5", "NNCLR, k = 5", "nnclr", ("method.k=5",)),
     Row("co2", "CO2", "co2"),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from msvq.core.errors import BadInput, first_line
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone, register_backbone
-from msvq.model.initial import match_state_dict, read_weights
+from msvq.model.initial import match_state_dict, named_there, read_weights
 from msvq.model.pooling import Encoder
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
 
@@ -139,7 +139,7 @@ def fill(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> str:
     own = network.state_dict()
     matched = match_state_dict(own, weights, name)
     network.load_state_dict({key: value.to(own[key].dtype) for key, value in matched.weights.items()})
-    return f"{len(own)} tensors{f', called {matched.prefix}* there' if matched.prefix else ''}"
+    return f"{len(own)} tensors{named_there(matched.prefix, matched.layout)}"
 
 
 def hub_library(repository: str) -> tuple[Any, Any]:
