@@ -60,6 +60,7 @@ SLOW = (
     "tests/data/test_workers.py",
     "tests/data/test_benchmark_sets.py::test_every_set_trains_from_the_command_line",
     "tests/search/test_embedding.py::test_a_killed_command_goes_on",
+    "tests/search/test_looking.py::test_pictures_are_classified_saved_and_exported",
     "tests/test_examples.py",
     "tests/test_library.py",
     "tests/test_messy_folder.py",

@@ -20,7 +20,7 @@ def test_neighbours_are_what_a_full_sort_gives(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_equal_rows_are_never_their_own_neighbours() -> None:
-    cosines, rows = nearest_neighbours(np.tile(np.float32([[0.6, 0.8]]), (9, 1)), 3, Display(), "comparing")
+    cosines, rows = nearest_neighbours(np.tile(np.array([[0.6, 0.8]], np.float32), (9, 1)), 3, Display(), "comparing")
     assert not (rows == np.arange(9)[:, None]).any()
     np.testing.assert_allclose(cosines, 1, atol=1e-6)
 

@@ -1,6 +1,7 @@
 """Whether two pictures are one: every kind of copy that is named, and no others."""
 
 import io
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def saved(image: Image.Image, quality: int) -> Image.Image:
     return Image.open(file).convert("RGB")
 
 
-COPIES = {
+COPIES: dict[str, list[Callable[[Image.Image], Image.Image]]] = {
     "saved again or resized": [
         lambda image: image,
         lambda image: saved(image, 30),

@@ -125,3 +125,101 @@ def duplicates(
     from msvq.search.duplicates import find_duplicates
 
     return find_duplicates(inputs, threshold=threshold, into=into, **outputs)
+
+
+@over_pictures
+def outliers(
+    inputs: "Inputs",
+    num: Annotated[int, Option(help="How many pictures to list.", min=1)] = 50,
+    **outputs: Any,
+) -> "Findings":
+    """Find the pictures that are least like all others, and why.
+
+    A picture may be far from everything by its features, nearly empty, or of another size, shape or colour.
+    Example: msvq outliers runs/photos --data ~/photos --html odd.html
+    """
+    from msvq.search.outliers import find_outliers
+
+    return find_outliers(inputs, num=num, **outputs)
+
+
+@over_pictures
+def select(
+    inputs: "Inputs",
+    num: Annotated[int, Option(help="How many pictures to choose.", min=1, show_default=False)],
+    near: Annotated[
+        list[str] | None, Option(help="Choose among pictures like this one. May be given again.", metavar="FILE")
+    ] = None,
+    avoid: Annotated[
+        list[str] | None,
+        Option(help="A picture that counts as chosen already. May be given again.", metavar="FILE"),
+    ] = None,
+    **outputs: Any,
+) -> "Findings":
+    """Choose a few pictures that cover the whole, to label first.
+
+    Each is the one that is least like those chosen before it, so that every picture is like one of them.
+    Example: msvq select runs/photos --data ~/photos --num 200 --out to-label.csv
+    """
+    from msvq.search.selection import select_pictures
+
+    return select_pictures(inputs, num=num, near=near or (), avoid=avoid or (), **outputs)
+
+
+@over_pictures
+def cluster(
+    inputs: "Inputs",
+    num: Annotated[int | None, Option(help="How many groups. (default: as many as fit the pictures best)")] = None,
+    into: Into = None,
+    **outputs: Any,
+) -> "Findings":
+    """Sort pictures into groups that are alike.
+
+    Each group has its most typical pictures first, how tight it is and, where there are labels, what is in it.
+    Example: msvq cluster runs/photos --data ~/photos --num 20 --html groups.html --into sorted
+    """
+    from msvq.search.clusters import cluster_pictures
+
+    return cluster_pictures(inputs, num=num, into=into, **outputs)
+
+
+@over_pictures
+def mislabelled(inputs: "Inputs", **outputs: Any) -> "Findings":
+    """Find labels that the pictures contradict.
+
+    A label is listed if both the most similar pictures and a classifier that has not seen it prefer another one.
+    Example: msvq mislabelled runs/photos --data ~/photos --html labels.html
+    """
+    from msvq.search.mislabelled import find_mislabelled
+
+    return find_mislabelled(inputs, **outputs)
+
+
+@over_pictures
+def classify(
+    inputs: "Inputs",
+    examples: Annotated[
+        str | None,
+        Option(help="Pictures of each class: a folder with a subfolder per class, or a .csv of file and label."),
+    ] = None,
+    use: Annotated[str | None, Option(help="A classifier that was saved, instead of examples.", metavar="NAME")] = None,
+    save: Annotated[str | None, Option(help="Keep the classifier under this name.", metavar="NAME")] = None,
+    onnx: Annotated[
+        Path | None, Option(help="Write the encoder with the classifier as one .onnx file.", metavar="FILE")
+    ] = None,
+    **outputs: Any,
+) -> "Findings":
+    """Classify pictures from a few examples per class.
+
+    Two examples of each class do, ten are better. Its accuracy, each example judged without itself, is said first.
+    Example: msvq classify runs/photos --examples labelled --data ~/photos --save cat-or-dog --html classes.html
+    """
+    from msvq.export.classifier import check_onnx, export_classifier
+    from msvq.search.classify import classify_pictures
+
+    check_onnx(onnx)
+    found = classify_pictures(inputs, examples=examples, use=use, save=save, **outputs)
+    if onnx is not None:
+        made = found.classifier
+        export_classifier(onnx, found.encoder, made.weight, made.bias, made.class_names)
+    return found

@@ -116,7 +116,7 @@ def find_candidates(features: NDArray[np.float32], squares: NDArray[np.uint8], d
 def _equal_squares(squares: NDArray[np.uint8]) -> Pairs:
     """Each square with the first that it equals: a thousand equal ones would crowd all else out of neighbours."""
     flat = np.ascontiguousarray(squares).reshape(len(squares), -1)
-    digests = np.array([hashlib.sha1(row, usedforsecurity=False).digest() for row in flat], "S20")
+    digests = np.array([hashlib.sha1(row.data, usedforsecurity=False).digest() for row in flat], "S20")
     _, first, group = np.unique(digests, return_index=True, return_inverse=True)
     pairs = np.stack([first[group], np.arange(len(squares))])
     return pairs[:, pairs[0] != pairs[1]]

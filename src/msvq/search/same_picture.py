@@ -130,13 +130,15 @@ def _correlation_map(whole: Tensor, part: Tensor) -> Tensor:
     variance = (F.avg_pool2d(whole.square(), side, 1)[:, 0] - mean.square()).clamp_min(0)
     # Where nothing is to be seen, noise would correlate: details count from one grey level on.
     lengths = (variance.clamp_min(1) * side**2).sqrt() * length.clamp_min(side)[:, None, None]
-    return found / lengths
+    correlations: Tensor = found / lengths
+    return correlations
 
 
 def _correlation(a: Tensor, b: Tensor) -> Tensor:
     """Of the values of two blocks [P, ...]: [P]."""
     a, b = (x.flatten(1) - x.flatten(1).mean(1, keepdim=True) for x in (a, b))
-    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1)).clamp_min(1e-6)
+    correlation: Tensor = (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1)).clamp_min(1e-6)
+    return correlation
 
 
 def _difference(a: Tensor, b: Tensor) -> Tensor:
