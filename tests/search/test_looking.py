@@ -49,7 +49,7 @@ def test_deviations_do_not_follow_the_outliers() -> None:
 
 
 def test_reasons_come_in_the_order_of_their_weight() -> None:
-    assert explain(np.array([4.0, 9.0, 0, 3.4, -2])) == "nearly empty, far from everything"
+    assert explain(np.array([4.0, 9.0, 0, 3.4, -2])) == "nearly empty or uniform, far from everything"
     assert explain(np.zeros(5)) == "a little unusual"
 
 
@@ -190,7 +190,7 @@ def test_two_classes_have_the_probabilities_of_scikit_learn() -> None:
 
     features, labels = blobs(40, kinds=2)
     made = fit_classifier(features, labels, ("a", "b"), "key")
-    expected = LogisticRegression(C=1.0, max_iter=300).fit(features, labels).predict_proba(features)
+    expected = LogisticRegression(C=100.0, max_iter=300).fit(features, labels).predict_proba(features)
     np.testing.assert_allclose(made.probabilities(features), expected, atol=1e-4)
 
 

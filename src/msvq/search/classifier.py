@@ -50,12 +50,13 @@ def fit_classifier(
     features: NDArray[np.float32], labels: NDArray[np.int64], class_names: tuple[str, ...], encoder_key: str
 ) -> LinearClassifier:
     """Learn from unit features [N, d] with labels [N]; every class has at least two."""
-    scores = {
-        strength: float((out_of_fold(features, labels, strength).argmax(1) == labels).mean()) for strength in STRENGTHS
-    }
-    best = max(STRENGTHS, key=lambda strength: (scores[strength], -strength))
+    rows = np.arange(len(labels))
+    judged = {strength: out_of_fold(features, labels, strength) for strength in STRENGTHS}
+    # By the probability of the right class, not by accuracy: how sure it is shall mean something.
+    best = max(STRENGTHS, key=lambda strength: np.log(judged[strength][rows, labels] + 1e-12).mean())
+    accuracy = 100 * float((judged[best].argmax(1) == labels).mean())
     weight, bias = _fit(features, labels, best, len(class_names))
-    return LinearClassifier(class_names, weight, bias, 100 * scores[best], len(labels), encoder_key)
+    return LinearClassifier(class_names, weight, bias, accuracy, len(labels), encoder_key)
 
 
 def out_of_fold(

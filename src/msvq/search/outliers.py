@@ -23,7 +23,7 @@ TELLING = 3.5  # robust deviations from which a number is a reason (Iglewicz and
 LEAST = {"far": 0.01, "empty": 0.3, "size": 0.2, "shape": 0.1, "colour": 0.1}
 WHY = {
     "far": "far from everything",
-    "empty": "nearly empty",
+    "empty": "nearly empty or uniform",
     "size": "another size",
     "shape": "another shape",
     "colour": "another colour",
