@@ -1,5 +1,6 @@
 """What `import msvq` gives: pre-training, and a run with all that one does with it."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -300,7 +301,7 @@ def load(path: str | Path, *, backbone: str | None = None) -> Run:
 def pretrain(
     *,
     out: str | Path,
-    data: str | None = None,
+    data: str | Path | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
     method: str | None = None,
@@ -309,7 +310,7 @@ def pretrain(
     recipe: str | Path | None = None,
     epochs: int | None = None,
     budget: str | None = None,
-    overrides: tuple[str, ...] | list[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     seed: int | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -324,10 +325,10 @@ def pretrain(
 ) -> Run:
     """Train an encoder and return its run. The arguments are those of `msvq pretrain`.
 
-    `overrides` are `key.path=value` strings. `loggers` are "tensorboard" and "wandb". Each of `callbacks` is called
-    with every line of metrics.jsonl; an error that it raises ends the run once it is saved. Nothing on disk changes
-    until all of the input is checked. Of several processes under torchrun, the first returns when the run is complete,
-    the others when it is trained.
+    `overrides` are `key.path=value` strings, or a dictionary of keys and values. `loggers` are "tensorboard" and
+    "wandb". Each of `callbacks` is called with every line of metrics.jsonl; an error that it raises ends the run once
+    it is saved. Nothing on disk changes until all of the input is checked. Of several processes under torchrun, the
+    first returns when the run is complete, the others when it is trained.
     """
     flags = Flags(
         recipe=recipe,
@@ -336,7 +337,9 @@ def pretrain(
         method=method,
         backbone=backbone,
         init=init,
-        overrides=overrides,
+        overrides=[f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+        if isinstance(overrides, Mapping)
+        else overrides,
         epochs=epochs,
         budget=budget,
         seed=seed,

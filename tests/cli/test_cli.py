@@ -154,6 +154,10 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain'?"),
         (["pretrain"], "Missing option '--out'."),
         (["pretrain", "--out", "OUT", "--epocs", "3"], "No such option: --epocs"),
+        (["pretrain", "--out", "OUT", "--batch-size", "64"], "no option --batch-size; --set train.batch_size=... sets"),
+        (["pretrain", "--out", "OUT", "--lr", "1"], "there is no option --lr; --set train.base_lr=... sets it"),
+        (["pretrain", "--out", "OUT", "--set", "optimizer=adamw"], "did you mean train.optimiser?"),
+        (["pretrain", "--out", "OUT", "--data", "nothere"], "there is no folder 'nothere' here, and no such data set"),
         (["pretrain", "--out", "OUT", "--epochs", "x"], "Invalid value for '--epochs'"),
         (["pretrain", "--out", "OUT", "--method", "mocov9"], "unknown method 'mocov9'"),
         (["pretrain", "--out", "OUT", "--data", "pattern"], "unknown data set 'pattern'; did you mean 'patterns'?"),
@@ -275,3 +279,13 @@ def test_a_bad_overwrite_leaves_the_old_run(shell: Shell, tmp_path: Path) -> Non
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     assert shell("pretrain", "--out", out, "--overwrite", "--set", "method.bn_splits=7").code == 2
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_settings_are_listed_with_what_they_are(shell: Shell) -> None:
+    some = shell("settings", "warmup")
+    assert some.code == 0 and "train.warmup_epochs" in some.out and "number" in some.out
+    assert "train.epochs" not in some.out
+    everything = shell("settings").out
+    assert all(word in everything for word in ("data.source", "backbone.whiten", "augment.strong.jitter"))
+    unknown = shell("settings", "nosuch")
+    assert unknown.code == 2 and "unknown setting 'nosuch'" in unknown.err

@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from typer import Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import Stopped, app
-from msvq.core.console import Display, say
+from msvq.core.console import Display, duration, say
 from msvq.core.launch import is_main_process
 
 
@@ -91,7 +92,7 @@ def pretrain(
     """
     from msvq.api import pretrain as run_pretrain
 
-    before = _written(out)
+    before, started = _written(out), time.monotonic()
     try:
         run = run_pretrain(
             out=out,
@@ -122,7 +123,9 @@ def pretrain(
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_main_process():
         return
-    say(Console(), f"run     {run.path}\nreport  {run.path / 'report.html'}")
+    took = duration(time.monotonic() - started)
+    place, report = shlex.quote(str(run.path)), run.path / "report.html"
+    say(Console(), f"run     {run.path} (in {took})\nreport  {report}\nnext    msvq search {place} --query PICTURE")
 
 
 def _written(out: Path) -> int | None:

@@ -12,7 +12,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically
 from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
-from msvq.model.initial import MatchedWeights, match_state_dict, read_weights
+from msvq.model.initial import MatchedWeights, match_state_dict, named_there, read_weights
 from msvq.model.libraries import library_weights
 from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
@@ -41,7 +41,7 @@ class InitialWeights(NamedTuple):
 
     def note(self) -> str:
         """What matched, and what was left out, for a person."""
-        named = f", called {self.matched.prefix}* there" if self.matched.prefix else ""
+        named = named_there(self.matched.prefix, self.matched.layout)
         names = self.matched.left_out
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
         left = f"; left out: {', '.join(names[:LISTED])}{more}" if names else ""
@@ -54,6 +54,7 @@ class InitialWeights(NamedTuple):
             "from": self.source,
             "tensors": len(self.weights),
             "prefix": self.matched.prefix,
+            "layout": self.matched.layout,
             "left_out": self.matched.left_out,
             "sha256": self.sha256,
         }
