@@ -1,12 +1,12 @@
 """What `import msvq` gives: pre-training, and a run with all that one does with it."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,9 +24,20 @@ from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, 
 from msvq.runs.evaluate import evaluate
 from msvq.runs.run_dir import RunDir, open_run
 from msvq.search.embedding import embed_source
+from msvq.search.inputs import Inputs
 from msvq.train import pretrain as training
 from msvq.train.callbacks import Callback
 from msvq.train.resume import chosen_mode
+
+if TYPE_CHECKING:  # they need scikit-learn, for which `msvq.load` need not wait
+    from msvq.search.classify import Classified
+    from msvq.search.clusters import Clusters
+    from msvq.search.duplicates import Duplicates
+    from msvq.search.mislabelled import Mislabelled
+    from msvq.search.outliers import Outliers
+    from msvq.search.selection import Selection
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,15 @@ class RunOptions(TypedDict, total=False):
     device: str | None
     precision: str | None
     display: Display | None
+
+
+class LookOptions(RunOptions, total=False):
+    """Options of whatever looks at many pictures, as its command has them."""
+
+    split: str  # "all", "train" or "test"
+    download: bool
+    out: str | Path | None  # a .csv or .json of all rows
+    html: str | Path | None  # a page with thumbnails
 
 
 class EvalOptions(RunOptions, total=False):
@@ -176,6 +196,78 @@ class Run(RunDir):
         judged = found["verdict"]
         return Analysis(judged["state"], judged["sentence"], tuple(judged["advice"]), found)
 
+    def duplicates(
+        self, *, threshold: float | None = None, into: str | Path | None = None, **options: Unpack[LookOptions]
+    ) -> "Duplicates":
+        """Pictures that are there more than once. This and the next five are commands of these names.
+
+        Each takes their options (`data`: None for the run's own pictures), and returns arrays, names and rows; in a
+        notebook the result shows its pictures.
+        """
+        from msvq.search.duplicates import find_duplicates
+
+        return self._look(find_duplicates, options, threshold=threshold, into=_optional_path(into))
+
+    def outliers(self, *, num: int = 50, **options: Unpack[LookOptions]) -> "Outliers":
+        """The pictures least like all others, and why."""
+        from msvq.search.outliers import find_outliers
+
+        return self._look(find_outliers, options, num=num)
+
+    def select(
+        self,
+        num: int,
+        *,
+        near: Sequence[str | Path] = (),
+        avoid: Sequence[str | Path] = (),
+        **options: Unpack[LookOptions],
+    ) -> "Selection":
+        """A few pictures that cover the whole, to label first."""
+        from msvq.search.selection import select_pictures
+
+        return self._look(select_pictures, options, num=num, near=near, avoid=avoid)
+
+    def cluster(
+        self, num: int | None = None, *, into: str | Path | None = None, **options: Unpack[LookOptions]
+    ) -> "Clusters":
+        """Groups of alike pictures."""
+        from msvq.search.clusters import cluster_pictures
+
+        return self._look(cluster_pictures, options, num=num, into=_optional_path(into))
+
+    def mislabelled(self, **options: Unpack[LookOptions]) -> "Mislabelled":
+        """Labels that the pictures contradict, the worst first."""
+        from msvq.search.mislabelled import find_mislabelled
+
+        return self._look(find_mislabelled, options)
+
+    def classify(
+        self,
+        examples: str | Path | None = None,
+        *,
+        use: str | None = None,
+        save: str | None = None,
+        onnx: str | Path | None = None,
+        **options: Unpack[LookOptions],
+    ) -> "Classified":
+        """Every picture with a class, by a few `examples` of each, or by a saved classifier."""
+        from msvq.export.classifier import check_onnx, export_classifier
+        from msvq.search.classify import classify_pictures
+
+        check_onnx(_optional_path(onnx))
+        found = self._look(classify_pictures, options, examples=examples, use=use, save=save)
+        if onnx is not None:
+            made = found.classifier
+            export_classifier(Path(onnx), found.encoder, made.weight, made.bias, made.class_names)
+        return found
+
+    def _look(self, work: Callable[..., Found], options: LookOptions, **own: Any) -> Found:
+        """Do the work of a command on the pictures that its options name."""
+        given: dict[str, Any] = dict(options)
+        outputs = {name: _optional_path(given.pop(name, None)) for name in ("out", "html")}
+        display = given.pop("display", None)
+        return work(Inputs(self, **given), **own, **outputs, display=display)
+
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page about this run, `report.html` in its directory unless `out` is given; returns its path."""
         return report_on([self.path], out=None if out is None else Path(out))
@@ -197,6 +289,10 @@ class Run(RunDir):
 
         done = export_encoder(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
         return Path(done.path)
+
+
+def _optional_path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 def load(path: str | Path, *, backbone: str | None = None) -> Run:

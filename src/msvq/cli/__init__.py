@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from typer import Option
 
-from msvq.cli import evaluate, info, pretrain, reproduce, search
+from msvq.cli import evaluate, info, pictures, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
 from msvq.core.console import say
 from msvq.core.errors import BadInput
@@ -21,7 +21,7 @@ from msvq.core.version import __version__
 __all__ = ["app", "main"]
 
 # Each module registers its commands; the help lists them in the order in which a person needs them.
-MODULES = (pretrain, evaluate, search, reproduce, info)
+MODULES = (pretrain, evaluate, search, pictures, reproduce, info)
 app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
 for command in app.registered_commands:
     command.help = reflowed(command.callback.__doc__ or "")

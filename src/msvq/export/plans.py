@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput, first_line, unknown
@@ -213,13 +213,18 @@ def write_weights(encoder: LoadedEncoder, folder: Path) -> None:
 
 def write_onnx(encoder: LoadedEncoder, folder: Path) -> None:
     """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
+    export_onnx(encoder.network, encoder, folder / ONNX, OUTPUT)
+
+
+def export_onnx(network: nn.Module, encoder: LoadedEncoder, path: Path, output: str) -> None:
+    """Write a network that takes what an encoder takes."""
     with _quiet("onnx"):
         torch.onnx.export(
-            encoder.network,
+            network,
             (_pictures(encoder),),
-            folder / ONNX,
+            path,
             input_names=[INPUT],
-            output_names=[OUTPUT],
+            output_names=[output],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             external_data=False,
             dynamo=True,
