@@ -280,3 +280,13 @@ def test_a_bad_overwrite_leaves_the_old_run(shell: Shell, tmp_path: Path) -> Non
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     assert shell("pretrain", "--out", out, "--overwrite", "--set", "method.bn_splits=7").code == 2
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_settings_are_listed_with_what_they_are(shell: Shell) -> None:
+    some = shell("settings", "warmup")
+    assert some.code == 0 and "train.warmup_epochs" in some.out and "number" in some.out
+    assert "train.epochs" not in some.out
+    everything = shell("settings").out
+    assert all(word in everything for word in ("data.source", "backbone.whiten", "augment.strong.jitter"))
+    unknown = shell("settings", "nosuch")
+    assert unknown.code == 2 and "unknown setting 'nosuch'" in unknown.err

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
-from typer import Option
+from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
@@ -53,6 +54,27 @@ def datasets(
     from msvq.preflight.datasets import show_catalogue
 
     show_catalogue(data_root, as_json=as_json, console=Console())
+
+
+@app.command(name="settings")
+def list_settings(
+    key: Annotated[str | None, Argument(help="Show those whose name has this in it, such as train or lr.")] = None,
+) -> None:
+    """List the settings that --set and recipes take: what each may be, its default, what it is.
+
+    A method's own, method.KEY, stand in 'msvq methods' and the reference. Example: msvq settings train
+    """
+    from msvq.config.describe import describe_settings
+    from msvq.core.errors import unknown
+
+    rows = describe_settings()
+    shown = [row for row in rows if key is None or key in row.path]
+    if not shown:
+        raise unknown("setting", str(key), [row.path for row in rows])
+    table = Table(Column("setting", no_wrap=True), "value", "default", "what it is", box=box.SIMPLE, pad_edge=False)
+    for row in shown:
+        table.add_row(*(escape(cell.replace("`", "")) for cell in row))
+    Console().print(table)
 
 
 @app.command()
