@@ -56,8 +56,8 @@ def datasets(
     show_catalogue(data_root, as_json=as_json, console=Console())
 
 
-@app.command(name="settings")
-def list_settings(
+@app.command()
+def settings(
     key: Annotated[str | None, Argument(help="Show those whose name has this in it, such as train or lr.")] = None,
 ) -> None:
     """List the settings that --set and recipes take: what each may be, its default, what it is.
