@@ -18,11 +18,12 @@ from msvq.core.console import Display
 from msvq.core.files import check_places
 from msvq.core.launch import is_main_process
 from msvq.report.page import WRITTEN, report_on, summary, write_report
+from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
-from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_encoder, read_metadata
+from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
 from msvq.runs.evaluate import evaluate
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.embedding import embed_images, embed_source
+from msvq.search.embedding import embed_source
 from msvq.search.inputs import Inputs
 from msvq.train import pretrain as training
 from msvq.train.callbacks import Callback
@@ -131,7 +132,7 @@ class Run(RunDir):
 
     @cached_property
     def _loaded(self) -> LoadedEncoder:
-        return load_encoder(self)
+        return load_run_encoder(self)
 
     def embed(
         self,
@@ -147,7 +148,7 @@ class Run(RunDir):
         its shorter side first, and cropped to the centre. File names must be of readable pictures alone:
         `embed_source` passes over others. `device`: "auto" unless it is named.
         """
-        return embed_images(self._loaded.to(device), images, batch_size=batch_size)
+        return self._loaded.to(device).embed(images, batch_size=batch_size)
 
     def embed_source(
         self, source: str | Path, *, split: str = "all", workers: int | None = None, device: str | None = None
@@ -181,6 +182,7 @@ class Run(RunDir):
         named = [f"{key}={value}" for key, value in changes.items() if value is not None]
         options["overrides"] = [*named, *options.get("overrides", ())]
         result, path = evaluate(self, protocol=protocol, **options)
+        assert path is not None  # a run has a place for it
         return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
 
     def analyze(self, *, method: str | None = None, **options: Unpack[RunOptions]) -> Analysis:
@@ -283,9 +285,9 @@ class Run(RunDir):
 
         It is loaded back and compared first. Returns the folder.
         """
-        from msvq.export.exporting import export_run
+        from msvq.export.exporting import export_encoder
 
-        done = export_run(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
+        done = export_encoder(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
         return Path(done.path)
 
 
@@ -294,8 +296,20 @@ def _optional_path(path: str | Path | None) -> Path | None:
 
 
 def load(path: str | Path, *, backbone: str | None = None) -> Run:
-    """Open a run directory. `backbone`: code of your own (`file.py:function`), run only if it is named here."""
+    """Open a run directory; `load_encoder` takes all other encoders.
+
+    `backbone`: code of your own (`file.py:function`), run only if it is named here.
+    """
     return Run(open_run(path, backbone=backbone).path, backbone=backbone)
+
+
+def load_encoder(name: str | Path, *, backbone: str | None = None, device: str | None = None) -> LoadedEncoder:
+    """An encoder from anywhere: a run, `timm:NAME`, `torchvision:NAME`, a file, an export, `hf:OWNER/NAME`, "pixels".
+
+    `encoder.embed(pictures)` gives features [N, d]; `encoder.network` is the `nn.Module`. `backbone`: the network that
+    a file of weights is of, where it does not tell. `device`: "auto" unless it is named.
+    """
+    return encoder_names.load_encoder(name, backbone=backbone).to(device)
 
 
 def pretrain(

@@ -151,7 +151,7 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain'?"),
+        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain', 'pretrained'?"),
         (["pretrain"], "Missing option '--out'."),
         (["pretrain", "--out", "OUT", "--epocs", "3"], "No such option: --epocs"),
         (["pretrain", "--out", "OUT", "--batch-size", "64"], "no option --batch-size; --set train.batch_size=... sets"),
@@ -237,7 +237,8 @@ def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "place"), [("pretrain", "msvq.train.pretrain.pretrain"), ("export", "msvq.export.exporting.export_run")]
+    ("command", "place"),
+    [("pretrain", "msvq.train.pretrain.pretrain"), ("export", "msvq.export.exporting.export_encoder")],
 )
 def test_a_full_disk_is_told_with_what_the_command_can_do(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str

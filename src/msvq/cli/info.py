@@ -1,4 +1,4 @@
-"""Commands that look things up: the data before training, the known data sets, the methods."""
+"""Commands that look things up: the data before training, the known data sets, encoders and methods."""
 
 import json
 from pathlib import Path
@@ -75,6 +75,30 @@ def list_settings(
     for row in shown:
         table.add_row(*(escape(cell.replace("`", "")) for cell in row))
     Console().print(table)
+
+
+@app.command()
+def pretrained(as_json: opt.AsJson = False) -> None:
+    """List the encoders that come with the package, to be named wherever a command takes an ENCODER.
+
+    Accuracies are those of the frozen protocols on the data that they were trained on. Example: msvq pretrained
+    """
+    from msvq.runs.pretrained import list_pretrained
+
+    found = list_pretrained()
+    if as_json:
+        typer.echo(json.dumps([entry.model_dump(mode="json", exclude={"encoder"}) for entry in found], indent=1))
+        return
+    if not found:
+        Display(Console()).note("none yet: no encoder comes with this version; timm:NAME and hf:OWNER/NAME name others")
+        return
+    for entry in found:
+        scores = {"kNN": entry.knn, "linear": entry.linear}
+        told = ", ".join(f"{name} {score:.1f} %" for name, score in scores.items() if score is not None)
+        where = f"hf:{entry.hub}, fetched when it is used" if entry.hub else "in the package"
+        say = Display(Console()).note
+        say(f"{entry.name}: {entry.method} on {entry.data}, {entry.epochs} epochs{f'; {told}' if told else ''}")
+        say(f"  licence {entry.licence}; {where}; sha256 {entry.sha256[:16]}")
 
 
 @app.command()

@@ -26,7 +26,7 @@ Into = Annotated[
 
 
 def open_inputs(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     data: opt.Source = None,
     data_root: opt.Root = None,
     split: Split = "all",
@@ -34,13 +34,12 @@ def open_inputs(
     checkpoint: opt.Checkpoint = "last",
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
 ) -> "Inputs":
     """An encoder and pictures, by the options that all of these commands have."""
-    from msvq.api import load
     from msvq.search.inputs import Inputs
 
-    return Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+    return Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
 
 
 def _outputs(
@@ -60,12 +59,12 @@ def over_pictures(command: Callable[..., "Findings"]) -> Callable[..., None]:
     before, behind = (dict(inspect.signature(shared).parameters) for shared in (open_inputs, _outputs))
     passed = ("inputs", "outputs")
     own = {name: one for name, one in inspect.signature(command).parameters.items() if name not in passed}
-    parameters = {"run": before.pop("run"), **own, **before, **behind}
+    parameters = {"encoder": before.pop("encoder"), **own, **before, **behind}
 
     @wraps(command)
     def work(**given: Any) -> None:
         with resumable():
-            inputs = open_inputs(**{name: given[name] for name in ("run", *before)})
+            inputs = open_inputs(**{name: given[name] for name in ("encoder", *before)})
             display = Display(Console(stderr=True))
             chosen = {name: given[name] for name in (*own, "out", "html")}
             found = command(inputs=inputs, display=display, **chosen)

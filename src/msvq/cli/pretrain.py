@@ -54,8 +54,9 @@ def pretrain(
     init: Annotated[
         str | None,
         Option(
-            help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run, or "
-            "'library': those of torchvision or timm, from the network. (default: fresh ones)"
+            help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run or of an "
+            "export, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a name of 'msvq pretrained', or 'library': the "
+            "trained weights of --backbone, from the network. (default: fresh ones)"
         ),
     ] = None,
     recipe: opt.Recipe = None,

@@ -36,7 +36,7 @@ def resumable() -> Iterator[None]:
 
 @app.command()
 def embed(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     out: Annotated[Path, Option(help="The file to write: .npz, .parquet or .csv.", show_default=False)],
     data: opt.Source = None,
     data_root: opt.Root = None,
@@ -45,7 +45,7 @@ def embed(
     checkpoint: opt.Checkpoint = "last",
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
     batch_size: Annotated[
         int, Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
     ] = 256,
@@ -55,12 +55,11 @@ def embed(
     A command that was interrupted goes on when it is given again. Pictures that cannot be read are listed beside
     the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
     """
-    from msvq.api import load
     from msvq.search import embedding
     from msvq.search.inputs import Inputs
 
     with resumable():
-        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+        inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
         written = embedding.embed(inputs, out, batch_size=batch_size, display=Display(Console(stderr=True)))
     say = Display(Console()).note
     say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
@@ -72,7 +71,7 @@ def embed(
 
 @app.command()
 def search(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     query: Annotated[
         list[str],
         Option(help="A picture to look for, or the name of one in the data. May be given again.", metavar="FILE"),
@@ -86,7 +85,7 @@ def search(
     checkpoint: opt.Checkpoint = "last",
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Find the pictures that are most like a query.
@@ -94,12 +93,11 @@ def search(
     The features of the data are kept, and brought up to date when pictures or the encoder change. Every picture is
     compared: nothing is approximated. Example: msvq search runs/photos --data ~/photos --query beach.jpg --html b.html
     """
-    from msvq.api import load
     from msvq.search import search as searching
     from msvq.search.inputs import Inputs
 
     with resumable():
-        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+        inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
         found = searching.search(inputs, query, top=top, html=html, display=Display(Console(stderr=True)))
     if as_json:
         typer.echo(json.dumps(_search_record(found), indent=1))
@@ -138,38 +136,53 @@ def _show_search(found: "Searched", html: Path | None) -> None:
 
 @app.command()
 def export(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
     format: Annotated[
         str,
         Option(
-            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; onnx: for "
-            "ONNX Runtime and others; torchscript: for torch.jit.load."
+            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; hf: for "
+            "the Hugging Face hub; onnx: for ONNX Runtime and others; torchscript: for torch.jit.load."
         ),
     ] = "safetensors",
     checkpoint: opt.Checkpoint = "last",
     licence: Annotated[
         str, Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
     ] = "unknown",
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
+    push: Annotated[
+        str | None,
+        Option(
+            help="Send the folder to this model on the Hugging Face hub, with the login of 'hf auth login'.",
+            metavar="OWNER/NAME",
+        ),
+    ] = None,
 ) -> None:
-    """Write a run's encoder for other tools, with its preprocessing, a model card and an example.
+    """Write an encoder for other tools, with its preprocessing, a model card and an example.
 
     It is loaded back by its own library in a fresh process first: no feature may differ by more than 0.0001.
     Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
     """
-    from msvq.api import load
-    from msvq.export.exporting import export_run
+    from msvq.export.exporting import export_encoder
 
-    encoder, display = load(run, backbone=backbone), Display(Console(stderr=True))
-    done = export_run(
-        encoder, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite, display=display
+    done = export_encoder(
+        encoder,
+        format=format,
+        out=out,
+        checkpoint=checkpoint,
+        backbone=backbone,
+        licence=licence,
+        overwrite=overwrite,
+        push=push,
+        display=Display(Console(stderr=True)),
     )
     say = Display(Console()).note
-    allowed = done.manifest["checked"]["tolerance"]
-    say(f"{format}: features differ from the run's by at most {done.max_abs_difference:.2g} (allowed: {allowed:.2g})")
+    largest, allowed = done.max_abs_difference, done.manifest["checked"]["tolerance"]
+    say(f"{format}: features differ from the encoder's by at most {largest:.2g} (allowed: {allowed:.2g})")
     say(f"export  {done.path}")
+    if push is not None:
+        say(f"sent    hf:{push}")
 
 
 def show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

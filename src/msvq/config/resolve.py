@@ -16,9 +16,11 @@ from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
+from msvq.data.sources.hub import PREFIX
 from msvq.methods import METHODS
 from msvq.methods.external import register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
+from msvq.model.libraries import RANDOM, is_library
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 
@@ -70,12 +72,16 @@ class Flags:
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
         _choose_method(values, name)
-        _choose_backbone(values, assignments.pop("backbone.name", self.backbone))
+        start = str(assignments.get("backbone.init", ""))
+        by_start = start.removesuffix(RANDOM) if is_library(start) else None  # the network of the weights
+        _choose_backbone(values, assignments.pop("backbone.name", self.backbone) or by_start)
         _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = base is None or self.recipe is not None
-        if from_recipe and values["backbone"].get("init") == LIBRARY and "backbone.init" not in assignments:
+        begun = str(values["backbone"].get("init"))
+        remote = begun == LIBRARY or is_library(begun) or begun.startswith(PREFIX)
+        if from_recipe and remote and "backbone.init" not in assignments:
             raise BadInput(
-                "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
+                f"the recipe starts from weights of the network; to allow that, name it yourself: --init {begun}"
             )
         _choose_length(values, assignments, new=from_recipe)
         _assign_all(values, assignments)
