@@ -279,6 +279,8 @@ RAISED = (
     *("log_softmax.int", "sum", "sum.dim_IntList", "prod", "cumsum", "norm.Scalar", "linalg_vector_norm"),
 )
 _AUTOCAST = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
+_OTHERS = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+_OTHERS.fallback(torch.library.fallthrough_kernel)
 
 
 def _cast_to(name: str, lowers: bool) -> None:
@@ -319,6 +321,9 @@ def pretended_device(*, lacks: tuple[torch.dtype, ...] = ()) -> Iterator[Counts]
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, was_swapping)
         stack.enter_context(patch("torch.accelerator.current_accelerator", lambda check_available=False: DEVICE))
         stack.enter_context(patch("torch.accelerator.synchronize", lambda device=None: _now and _now.wait("synchronize")))
+        if torch.float64 in lacks:
+            stack.enter_context(patch("msvq.core.runtime.WITHOUT_FP64", (NAME,)))
+        stack.enter_context(patch("msvq.train.optim.FUSED", ("cpu", NAME)))
         stack.enter_context(_Mode())
         yield counts
 

@@ -20,6 +20,7 @@ from msvq.core.errors import BadInput, unknown
 # --- device and number format
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+WITHOUT_FP64 = ("mps",)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -55,6 +56,11 @@ def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", 
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
     return "fp32"
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """What sums over many numbers are computed in: fp64 where the device has it."""
+    return torch.float32 if device.type in WITHOUT_FP64 else torch.float64
 
 
 def cpu_has_bf16() -> bool:
