@@ -311,7 +311,10 @@ def pretended_device(*, lacks: tuple[torch.dtype, ...] = ()) -> Iterator[Counts]
     """Inside, there is a device `pretend`, without the dtypes that it `lacks`; what it is given is counted."""
     global _now
     counts = Counts()
-    was_lifting, was_swapping = torch._C._only_lift_cpu_tensors(), torch.__future__.get_swap_module_params_on_conversion()
+    was_lifting, was_swapping = (
+        torch._C._only_lift_cpu_tensors(),
+        torch.__future__.get_swap_module_params_on_conversion(),
+    )
     with ExitStack() as stack:
         _now = _Pretence(counts, lacks)
         stack.callback(_forget)
@@ -320,7 +323,9 @@ def pretended_device(*, lacks: tuple[torch.dtype, ...] = ()) -> Iterator[Counts]
         torch.__future__.set_swap_module_params_on_conversion(True)  # so that parameters become the device's
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, was_swapping)
         stack.enter_context(patch("torch.accelerator.current_accelerator", lambda check_available=False: DEVICE))
-        stack.enter_context(patch("torch.accelerator.synchronize", lambda device=None: _now and _now.wait("synchronize")))
+        stack.enter_context(
+            patch("torch.accelerator.synchronize", lambda device=None: _now and _now.wait("synchronize"))
+        )
         if torch.float64 in lacks:
             stack.enter_context(patch("msvq.core.runtime.WITHOUT_FP64", (NAME,)))
         stack.enter_context(patch("msvq.train.optim.FUSED", ("cpu", NAME)))

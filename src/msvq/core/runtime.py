@@ -245,7 +245,12 @@ class RandomState(nn.Module):
             order = torch.randperm(num, generator=self.generator)
             return order, torch.argsort(order)
         ahead = self._ahead
-        if ahead is None or ahead.used == AHEAD or ahead.orders.shape[2] != num or ahead.orders.device.type != device.type:
+        if (
+            ahead is None
+            or ahead.used == AHEAD
+            or ahead.orders.shape[2] != num
+            or ahead.orders.device.type != device.type
+        ):
             self._forget_ahead()
             state = self.generator.get_state()
             orders = torch.stack([torch.randperm(num, generator=self.generator) for _ in range(AHEAD)])

@@ -88,9 +88,7 @@ def has_reduced(boxes: Tensor, size: int) -> bool:
     return bool((boxes[:, 2:] > size).any())
 
 
-def _resize_weights(
-    boxes: Tensor, flip: Tensor, extent: int, size: int, reduces: bool, device: torch.device
-) -> Tensor:
+def _resize_weights(boxes: Tensor, flip: Tensor, extent: int, size: int, reduces: bool, device: torch.device) -> Tensor:
     """Pillow's bilinear filter down and across: [N, 2, size, extent], what output pixel i takes of pixel j.
 
     A triangle as wide as the scale (at least one pixel), over the pixels of the crop alone.

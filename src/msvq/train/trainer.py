@@ -180,7 +180,9 @@ class Trainer:
         self.scaler.update()
         sync_batchnorm_stats(self.method)
         self._unread.append(torch.stack([all_reduce_mean(part.value.detach()) for part, _ in parts]))
-        stacked = {name: torch.stack([torch.as_tensor(part.logs[name]) for part, _ in parts]) for name in parts[0][0].logs}
+        stacked = {
+            name: torch.stack([torch.as_tensor(part.logs[name]) for part, _ in parts]) for name in parts[0][0].logs
+        }
         logs = {name: all_reduce_mean(values.float().mean(0).to(self.device)) for name, values in stacked.items()}
 
         # Wait for the device, where the loss is asked for; all of the step is queued by now
@@ -206,7 +208,9 @@ class Trainer:
             self._break_down(f"gradients overflow in fp16 at step {step}, however small")
         return values.unbind()
 
-    def _forward_backward(self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float) -> tuple[Loss, Tensor]:
+    def _forward_backward(
+        self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float
+    ) -> tuple[Loss, Tensor]:
         """Add `share` of a part's gradient to what is there; returns the part's loss and labels."""
         size, num = self.resolution(), len(images) * world_size()
         views = self.augment(images, self.method.views, self.generator, size=size, rows=rank_slice(), of=num)
