@@ -38,6 +38,7 @@ class Counts:
     to_device: list[Copy] = field(default_factory=list)
     to_host: list[Copy] = field(default_factory=list)
     waits: Counter[str] = field(default_factory=Counter)  # by what waits
+    on_kernel: Callable[[Any, Any, Any, Any], None] | None = None  # told of each with its arguments and its result
 
     def clear(self) -> None:
         """Count from zero."""
@@ -147,13 +148,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return _now.pinned[-1]
     target = kwargs.get("device")
     on_device = torch.device(target).type == NAME if target is not None else any(there)
-    if any(there) and not all(there) and func not in COPYING:
-        # As on real devices: a single number may come from the processor, at the price of nothing.
-        if foreign := [tuple(t.shape) for t, is_there in zip(tensors, there, strict=True) if not is_there and t.ndim]:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu! "
-                f"({func} of a processor's tensors of shapes {foreign})"
-            )
+    # As on real devices: a single number may come from the processor.
+    foreign = [tuple(t.shape) for t, is_there in zip(tensors, there, strict=True) if not is_there and t.ndim]
+    if any(there) and foreign and func not in COPYING:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu! "
+            f"({func} of a processor's tensors of shapes {foreign})"
+        )
 
     wrappers: dict[int, Tensor] = {}
 
@@ -178,11 +179,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             raise TypeError(f"the device has no {tensor.dtype} ({func})")
         return PretendedTensor(tensor) if on_device else tensor
 
-    _count(func, args, kwargs, tensors, there, on_device)
+    if _count(func, args, kwargs, tensors, there, on_device) and _now.counts.on_kernel is not None:
+        _now.counts.on_kernel(func, inner_args, inner, result)
     return _map(result, wrap)
 
 
-def _count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: list[bool], on_device: bool) -> None:
+def _count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: list[bool], on_device: bool) -> bool:
+    """Count an operation; returns whether it is a kernel."""
     assert _now is not None
     counts = _now.counts
     if func in COPYING and tensors:
@@ -198,17 +201,19 @@ def _count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: list
                 _now.under_way.append((source, source.clone()))
             elif not goes:  # the processor reads what the device has yet to compute
                 _now.wait("copy to the processor")
-            return
+            return False
     if not on_device and not any(there):
-        return
+        return False
     if func is aten._local_scalar_dense.default:
         _now.wait("reading a number")
-        return
+        return False
     masks = func in INDEXING and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
     if func in WAITING or masks:
         _now.wait(str(func))
-    if _launches(func):
-        counts.kernels[str(func)] += 1
+    if not _launches(func):
+        return False
+    counts.kernels[str(func)] += 1
+    return True
 
 
 class _Mode(TorchDispatchMode):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.core.distributed import rank
-from msvq.core.errors import BadInput, unknown
+from msvq.core.errors import BadInput, first_line, unknown
 
 # --- device and number format
 
@@ -31,7 +31,12 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        if "driver" in str(error) and "too old" in str(error):
+            raise BadInput(
+                f"the driver of device {name!r} is too old for this PyTorch ({first_line(error)}); update it, install "
+                f"a PyTorch for an older CUDA, or use --device cpu"
+            ) from None
         found = torch.accelerator.current_accelerator(check_available=True)
         there = "cpu" if found is None else f"cpu, {found.type}"
         raise BadInput(f"device {name!r} is not there; this machine has: {there} (or use 'auto')") from None
@@ -49,6 +54,8 @@ def check_precision(name: str) -> Precision:
 
 def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
     """ "auto": bf16 where the hardware computes in it natively; else fp16 on a CUDA device, fp32 elsewhere."""
+    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise BadInput(f"device '{device}' does not compute in bf16; use --precision fp16, or auto")
     if name != "auto":
         return name
     if device.type == "cpu":

@@ -42,9 +42,11 @@ class Network(nn.Module):
         """Without what is compiled: it belongs to this network, and would be called by its copies."""
         return {**self.__dict__, "_compiled": None}
 
-    def compile_backbone(self) -> None:
+    def compile_backbone(self, mode: str | None = None) -> None:
         """From now on, train with a compiled backbone. It stays as it is for whoever else calls it."""
-        self._compiled = torch.compile(self.backbone.forward, dynamic=False)
+        compiled = torch.compile(self.backbone.forward, dynamic=False, mode=mode)
+        # What is replayed writes its result over the last one, which a loss of several views still needs.
+        self._compiled = compiled if mode is None else lambda x: compiled(x).clone()
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings [N, d]."""

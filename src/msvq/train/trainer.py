@@ -80,7 +80,7 @@ class Trainer:
         self.method = method.to(self.device).to(memory_format=memory_format(method, self.device, settings.compile))
         self.ddp_method = wrap_ddp(self.method)
         if settings.compile:
-            compile_networks(self.method)
+            compile_networks(self.method, self.device, announce)
         self.optimiser = make_optimiser(
             self.method,
             settings.optimiser,
@@ -170,6 +170,8 @@ class Trainer:
             compile_errors_as_sentence(self.settings.compile),
         ):
             # Compute the loss and its gradient
+            if self.settings.compile and self.device.type == "cuda":
+                torch.compiler.cudagraph_mark_step_begin()  # what the last step left may be written over
             self.optimiser.zero_grad()
             batch = (images, labels, indices)
             micro = micro_batches(batch, num, self.ddp_method)
