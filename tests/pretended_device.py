@@ -77,7 +77,7 @@ class PretendedTensor(Tensor):
         return Tensor._make_subclass(cls, memory, False, dispatch_device=True, device_for_backend_keys=DEVICE)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _run(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
@@ -175,7 +175,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     def wrap(tensor: Tensor) -> Tensor:
         if id(tensor) in wrappers:
             return wrappers[id(tensor)]
-        if on_device and tensor.dtype in _now.lacks:  # type: ignore[union-attr]
+        if on_device and tensor.dtype in _now.lacks:
             raise TypeError(f"the device has no {tensor.dtype} ({func})")
         return PretendedTensor(tensor) if on_device else tensor
 
@@ -283,6 +283,7 @@ RAISED = (
     *("nll_loss", "nll_loss_nd", "cross_entropy_loss", "mse_loss", "kl_div", "logsumexp", "softmax.int"),
     *("log_softmax.int", "sum", "sum.dim_IntList", "prod", "cumsum", "norm.Scalar", "linalg_vector_norm"),
 )
+KEY = torch._C._dispatch_key_parse("AutocastPrivateUse1")
 _AUTOCAST = torch.library.Library("aten", "IMPL", "AutocastPrivateUse1")
 _OTHERS = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
 _OTHERS.fallback(torch.library.fallthrough_kernel)
@@ -298,7 +299,7 @@ def _cast_to(name: str, lowers: bool) -> None:
         return tensor.to(dtype) if takes and isinstance(tensor, PretendedTensor) else tensor
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)):
             args, kwargs = _map((args, kwargs), cast)
             return operation(*args, **kwargs)
 
@@ -328,14 +329,17 @@ def pretended_device(*, lacks: tuple[torch.dtype, ...] = ()) -> Iterator[Counts]
         torch.__future__.set_swap_module_params_on_conversion(True)  # so that parameters become the device's
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, was_swapping)
         stack.enter_context(patch("torch.accelerator.current_accelerator", lambda check_available=False: DEVICE))
-        stack.enter_context(
-            patch("torch.accelerator.synchronize", lambda device=None: _now and _now.wait("synchronize"))
-        )
+        stack.enter_context(patch("torch.accelerator.synchronize", _synchronise))
         if torch.float64 in lacks:
             stack.enter_context(patch("msvq.core.runtime.WITHOUT_FP64", (NAME,)))
         stack.enter_context(patch("msvq.train.optim.FUSED", ("cpu", NAME)))
-        stack.enter_context(_Mode())
+        stack.enter_context(_Mode())  # type: ignore[no-untyped-call]
         yield counts
+
+
+def _synchronise(device: Any = None) -> None:
+    assert _now is not None
+    _now.wait("synchronize")
 
 
 def _forget() -> None:

@@ -148,7 +148,8 @@ def test_a_logged_step_waits_once_and_its_numbers_are_the_steps(tmp_path: Path) 
             if number % 2:
                 assert output.loss == pytest.approx(losses[number][0])
                 assert float(output.logs["kl"]) == pytest.approx(float(losses[number][1]["kl"]))
-    assert (trainer.epoch_loss, trainer.epoch_steps) == (pytest.approx(sum(loss for loss, _ in losses)), 4)
+    assert trainer.epoch_loss == pytest.approx(sum(loss for loss, _ in losses))
+    assert trainer.epoch_steps == 4
 
 
 def test_a_loss_that_became_no_number_is_told_with_its_step_when_it_is_read(tmp_path: Path) -> None:
@@ -206,9 +207,12 @@ def test_devices_do_not_mix() -> None:
         there, here = torch.ones(3, device=NAME), torch.ones(3)
         assert (there.device, there.is_cpu) == (DEVICE, False)
         assert float((there + torch.tensor(2.0)).sum()) == 9  # a single number may come from anywhere
-        for mixed in (lambda: there + here, lambda: here[there.long()], lambda: torch.cat([here, there])):
-            with pytest.raises(RuntimeError, match="same device"):
-                mixed()
+        with pytest.raises(RuntimeError, match="same device"):
+            there + here
+        with pytest.raises(RuntimeError, match="same device"):
+            torch.cat([here, there])
+        with pytest.raises(RuntimeError, match="same device"):
+            here[there.long()]
         with pytest.raises((TypeError, RuntimeError), match=r"(?i)numpy"):
             there.numpy()
     with pretended_device(lacks=(torch.float64,)), pytest.raises(TypeError, match=r"has no torch\.float64"):
@@ -279,7 +283,8 @@ def test_on_cuda_compiled_networks_are_graphs_or_there_is_a_note(monkeypatch: py
         return function
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
-    method, notes = tiny_method(METHODS["ressl"]), []
+    method = tiny_method(METHODS["ressl"])
+    notes: list[str] = []
     monkeypatch.setattr("msvq.train.step.find_spec", lambda name: object())
     for device, mode in (("cuda", "reduce-overhead"), ("cpu", None)):
         asked.clear()

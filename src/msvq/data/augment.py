@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Annotated, NamedTuple, Self
 
 import torch
@@ -154,13 +155,15 @@ def _send(plans: Sequence[_Plan], device: torch.device) -> list[_Plan]:
     """The plans on a device; those of all views are one copy."""
     if device.type == "cpu" or any(plan.boxes.device.type != "cpu" for plan in plans):
         return list(plans)
-    parts = [[*plan[3:6], *plan.jitter[:3], *plan[7:]] for plan in plans]
-    sent = iter(send_together([part for group in parts for part in group], device))
-    there = [[next(sent) for _ in group] for group in parts]
-    return [
-        _Plan(*plan[:3], *tensors[:3], Jitter(*tensors[3:6], *plan.jitter[3:]), *tensors[6:])
-        for plan, tensors in zip(plans, there, strict=True)
-    ]
+    given = [(p.boxes, p.flip, p.jittered, p.greyed, p.blurred, p.sigma, *p.jitter[:3]) for p in plans]
+    sent = iter(send_together([tensor for group in given for tensor in group], device))
+    there = []
+    for plan in plans:
+        boxes, flip, jittered, greyed, blurred, sigma, factor, kinds, shift = islice(sent, 9)
+        jitter = plan.jitter._replace(factor=factor, kinds=kinds, shift=shift)
+        plan = plan._replace(boxes=boxes, flip=flip, jittered=jittered, jitter=jitter, greyed=greyed)
+        there.append(plan._replace(blurred=blurred, sigma=sigma))
+    return there
 
 
 def _jitter_factors(draws: Tensor, strengths: Sequence[float]) -> Tensor:

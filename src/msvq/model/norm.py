@@ -200,11 +200,11 @@ def interleaved_groups(norms: Sequence[SplitBatchNorm2d]) -> Iterator[None]:
         widths = [size // splits for size in sizes]
         means = torch.cat([part.view(splits, -1) for part in found], 1).mean(0).split(widths)
         running = running_statistics(nn.ModuleList(norms))
-        momenta = [norm.momentum for norm in norms for _ in range(2)]
+        momenta = [cast(float, norm.momentum) for norm in norms for _ in range(2)]
         for momentum in set(momenta):
             chosen = [i for i, other in enumerate(momenta) if other == momentum]
             torch._foreach_lerp_([running[i] for i in chosen], [means[i] for i in chosen], momentum)
-        torch._foreach_add_([norm.num_batches_tracked for norm in norms], 1)
+        torch._foreach_add_([cast(Tensor, norm.num_batches_tracked) for norm in norms], 1)
 
 
 class _Repeat(torch.autograd.Function):
@@ -215,7 +215,7 @@ class _Repeat(torch.autograd.Function):
         """In the order of the parameters."""
         ctx.splits, ctx.sizes = splits, [p.numel() for p in parameters]
         whole = torch.cat([p for p in parameters for _ in range(splits)])
-        return whole.split([splits * size for size in ctx.sizes])
+        return tuple(torch.split(whole, [splits * size for size in ctx.sizes]))
 
     @staticmethod
     @once_differentiable
