@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from msvq.core.array_cache import hash_files, map_checked
 from msvq.core.console import Display
 from msvq.data.workers import available_cores
-from msvq.search.duplicates import THRESHOLD, link
+from msvq.search.duplicates import NEIGHBOURS
 from msvq.search.index import FEATURES, unit_rows
+from msvq.search.neighbours import nearest_neighbours
 from msvq.search.search import nearest
 
 if TYPE_CHECKING:
@@ -105,14 +106,18 @@ def void(_: object) -> None:
     """For what is timed and not looked at."""
 
 
+def neighbours(features: NDArray[np.float32]) -> object:
+    return nearest_neighbours(features, NEIGHBOURS, Display(), "comparing")
+
+
 def comparing(features: NDArray[np.float32]) -> dict[str, Any]:
     """All pairs of some pictures, a block at a time, with the memory that it takes."""
-    seconds = alternate({"all": lambda: void(link(features, THRESHOLD, torch.device("cpu")))}, 1)["all"]
+    seconds = alternate({"all": lambda: void(neighbours(features))}, 1)["all"]
     pairs = len(features) * (len(features) - 1) / 2
     return {
         f"seconds, {len(features):,} pictures": row(spread(seconds)),
         "million pairs a second": row(spread([pairs / 1e6 / s for s in seconds])),
-        "MB of memory": row(memory_beyond(lambda: link(features, THRESHOLD, torch.device("cpu")))),
+        "MB of memory": row(memory_beyond(lambda: neighbours(features))),
     }
 
 

@@ -43,8 +43,9 @@ from msvq.core.files import write_text
 from msvq.core.runtime import cpu_has_bf16, resolve_precision, warmup_cosine
 from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
-from msvq.evaluate.features import feature_function
+from msvq.evaluate.features import WHITENED_BY, feature_function
 from msvq.evaluate.knn import knn_accuracy
+from msvq.model.whitening import Whitened, Whitening, without_whitening
 from msvq.runs.run_dir import processor_name
 from msvq.train.budget import Stage, climb, stages
 from msvq.train.pretrain import open_trial
@@ -186,17 +187,23 @@ def train(run: Run, offered: list[Offer], paces: list[Record], data: ImageDatase
             wall += time.perf_counter() - started
             paced += pace["stages"][sum(number >= stage.start for stage in contender.stages) - 1]["seconds"]
             if number + 1 in stops:
-                top1 = accuracy(contender.encoder, data)
-                curve.append({"minutes": paced / 60, "wall": wall / 60, "step": number + 1, "knn_top1": top1})
-                print(f"  {run.contender} {paced / 60:.1f} min: {top1:.1f} %", file=sys.stderr, flush=True)
+                found = accuracies(contender.encoder, data)
+                curve.append({"minutes": paced / 60, "wall": wall / 60, "step": number + 1, **found})
+                print(f"  {run.contender} {paced / 60:.1f} min: {found['knn_top1']:.1f} %", file=sys.stderr, flush=True)
     shape = {"pictures": len(data.train), "classes": data.num_classes, "size": data.size}
     return {**shape, "steps": total, "batch_size": contender.batch_size, "pace": pace, "curve": curve}
 
 
-def accuracy(encoder: torch.nn.Module, data: ImageDataset) -> float:
+def accuracies(encoder: torch.nn.Module, data: ImageDataset) -> dict[str, float]:
+    """kNN of the encoder as it comes, `knn_top1`; of its plain features; and of these when they are whitened."""
     features = feature_function(data, CPU, resolve_precision("auto", CPU))
-    bank, test = (features(encoder, part) for part in (data.labelled, data.test))
-    return knn_accuracy(bank, test, (data.labelled.labels, data.test.labels), k=200, temp=0.1)
+    bank, test = (features(without_whitening(encoder), part) for part in (data.labelled, data.test))
+    whitening = Whitening(bank.shape[1])
+    whitening.fit(features(without_whitening(encoder), data.train.subsample(WHITENED_BY)))
+    vote = partial(knn_accuracy, labels=(data.labelled.labels, data.test.labels), k=200, temp=0.1)
+    plain, whitened = vote(bank, test), vote(whitening(bank), whitening(test))
+    own = whitened if isinstance(encoder, Whitened) else plain
+    return {"knn_top1": own, "knn_plain": plain, "knn_whitened": whitened}
 
 
 def conclusions(runs: list[Record]) -> list[str]:

@@ -89,7 +89,9 @@ def make_block(runs: list[Run]) -> str:
     """What stands between the marks of the page: the table, who leads, and what the tool trained."""
     if not runs:
         return "No run is measured yet.\n"
-    return "\n".join(f"On {name}:\n\n{table(ones)}\n{tell(ones)}" for name, ones in by(machine, runs).items())
+    return "\n".join(
+        f"On {name}:\n\n{table(ones)}\n{tell(ones)}{last_layer(ones)}" for name, ones in by(machine, runs).items()
+    )
 
 
 def table(runs: list[Run]) -> str:
@@ -126,6 +128,17 @@ def tell(runs: list[Run]) -> str:
             when = ", ".join(f"{minutes:g}" for minutes in dict.fromkeys(run["minutes"] for run in theirs))
             lines.append(f"- {name}: the tool took {network} for {when} min.")
     return "\n".join(lines) + "\n"
+
+
+def last_layer(runs: list[Run]) -> str:
+    """What each contender has with and without a last layer that whitens, in the mean of its seeds."""
+    lines = []
+    for name, ones in by(pictures, [run for run in runs if "knn_plain" in run["curve"][-1]]).items():
+        for (contender, minutes), theirs in by(lambda run: (run["contender"], run["minutes"]), ones).items():
+            plain, white = (mean(run["curve"][-1][key] for run in theirs) for key in ("knn_plain", "knn_whitened"))
+            lines.append(f"| {name} | {CONTENDERS[contender][0]} | {minutes:g} | {plain:.1f} | {white:.1f} |")
+    head = "| means of the seeds | | minutes | plain features | whitened |\n|---|---|---|---|---|\n"
+    return f"\n{head}" + "\n".join(lines) + "\n" if lines else ""
 
 
 # --- the figure

@@ -10,9 +10,10 @@ from typing import Any, get_args, get_type_hints
 from typer.models import ArgumentInfo
 
 import msvq
-from docs.reference_settings import PLAIN, code, methods_page, prose, recipes_page, settings_page, table, type_words
-from docs.source_reading import assignment, comments_of, definition, signature
+from docs.reference_settings import methods_page, prose, recipes_page, settings_page, table
+from docs.source_reading import assignment, definition, signature
 from msvq.cli import app
+from msvq.config.describe import PLAIN, code, comments_of, type_words
 
 # Beside what `import msvq` gives: the parts that a method or a loop of one's own is made of.
 PARTS = (

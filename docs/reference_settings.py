@@ -2,18 +2,14 @@
 
 import inspect
 import re
-import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import get_args
 
-import yaml
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from docs.keywords import KEYWORDS
-from docs.source_reading import comments_of
+from msvq.config.describe import code, describe_section, type_words
 from msvq.config.resolve import recipe_names
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.evaluate.protocols import PROTOCOLS
@@ -21,8 +17,6 @@ from msvq.methods import METHODS
 from msvq.methods.overview import overview
 
 SPECIFICATION = re.compile(r" \([^()]*methods\.md[^()]*\)")  # chapters of a text that is no part of the site
-PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path", type(None): "null"}
-LIMITS = {"ge": "from", "gt": "above", "le": "to", "lt": "below", "min_length": "at least"}
 
 
 def prose(text: str) -> str:
@@ -38,62 +32,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def code(value: Any) -> str:
-    """A value as it is written after `--set key=`."""
-    if value is None or isinstance(value, (bool, int, str, Path)):
-        return f"`{yaml.safe_dump(value if not isinstance(value, Path) else str(value)).splitlines()[0]}`"
-    if isinstance(value, float):
-        return f"`{value:g}`"
-    if isinstance(value, (tuple, list)):
-        return f"`[{', '.join(code(item).strip('`') for item in value)}]`"
-    return f"`{value}`"
-
-
-def type_words(annotation: Any, limits: Iterable[Any] = ()) -> str:
-    """A type in words, with its range."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return type_words(arguments[0], [*arguments[1:], *limits])
-    if origin is Literal:
-        return " or ".join(f"`{choice}`" for choice in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(type_words(argument) for argument in arguments)
-    if origin is tuple:
-        inner = [type_words(argument) for argument in arguments if argument is not ...]
-        return f"list of {inner[0]}" if ... in arguments else f"[{', '.join(inner)}]"
-    if origin is list:
-        return f"list of {type_words(arguments[0])}"
-    if origin in (dict, Mapping):
-        return "block of keys"
-    words = PLAIN.get(annotation, getattr(annotation, "__name__", str(annotation)))
-    return " ".join([words, *_range_words(limits)])
-
-
-def _range_words(limits: Iterable[Any]) -> list[str]:
-    found = []
-    for limit in limits:
-        inner = limit.metadata if isinstance(limit, FieldInfo) else [limit]
-        found += [
-            f"{word} {value:g}"
-            for part in inner
-            for name, word in LIMITS.items()
-            if (value := getattr(part, name, None)) is not None and value != float("inf")
-        ]
-    return found
-
-
 def section_rows(kind: type[BaseModel], path: str, default: BaseModel | None = None) -> list[list[str]]:
     """A row for each key: name, type, default, words."""
-    comments, rows = comments_of(kind), []
-    for key, field in kind.model_fields.items():
-        value = field.default if default is None else getattr(default, key)
-        if isinstance(value, BaseModel):
-            rows += section_rows(type(value), f"{path}{key}.", value)
-        else:
-            words = type_words(field.annotation, field.metadata)
-            told = comments.get(key, "").replace("None:", "null:")
-            rows.append([f"`{path}{key}`", words, code(value), prose(told)])
-    return rows
+    return [
+        [f"`{row.path}`", row.values, row.default, prose(row.words)] for row in describe_section(kind, path, default)
+    ]
 
 
 HEADER = ("key", "value", "default", "what it is")

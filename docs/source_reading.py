@@ -2,40 +2,12 @@
 
 import ast
 import inspect
-import io
 import textwrap
-import tokenize
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 LINE = 100  # longer signatures have an argument a line
-
-
-def comments_of(kind: type) -> dict[str, str]:
-    """The words beside, or else above, each annotated value of a class."""
-    source = textwrap.dedent(inspect.getsource(kind))
-    found: dict[int, tuple[bool, str]] = {}  # line -> (stands alone, words)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            alone = token.line.strip() == token.string
-            found[token.start[0]] = alone, token.string.lstrip("# ").strip()
-    (block,) = ast.parse(source).body
-    assert isinstance(block, ast.ClassDef)
-    words = {}
-    for node in block.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            beside = found.get(node.end_lineno or node.lineno, (True, ""))
-            words[node.target.id] = _above(found, node.lineno) if beside[0] else beside[1]
-    return words
-
-
-def _above(found: dict[int, tuple[bool, str]], line: int) -> str:
-    lines: list[str] = []
-    while found.get(line - 1, (False, ""))[0]:
-        line -= 1
-        lines.insert(0, found[line][1])
-    return " ".join(lines)
 
 
 def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:

@@ -21,7 +21,7 @@ from msvq.data.pack import FILES, open_pack
 from msvq.data.sources.folders import list_folder
 from msvq.report.page import write_report
 from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 from msvq.train.trainer import Trainer
 
 
@@ -52,7 +52,7 @@ def _checkpoint(run: msvq.Run, places: int) -> Row:
 
 def _encoder(run: msvq.Run, places: int) -> list[Row]:
     def read() -> str:
-        return str({k: v.sum().item() for k, v in load_encoder(msvq.load(run.path)).network.state_dict().items()})
+        return str({k: v.sum().item() for k, v in load_run_encoder(msvq.load(run.path)).network.state_dict().items()})
 
     good = read()
     names = ("encoder.safetensors", "encoder.json")

@@ -23,7 +23,7 @@ from msvq.core.errors import BadInput
 from msvq.model import backbones
 from msvq.model.resnet import ResNet
 from msvq.preflight.bench import bench
-from msvq.runs.encoder import SEAL, load_encoder
+from msvq.runs.encoder import SEAL, load_run_encoder
 from msvq.runs.evaluate import evaluate
 from msvq.runs.run_dir import INITIAL
 from msvq.train.init_weights import load_initial_weights
@@ -105,7 +105,7 @@ def test_msvq_trains_and_resumes_to_the_bit(tmp_path: Path, monkeypatch: pytest.
     opened = msvq.load(whole.path)
     assert opened.config.backbone.name == opened.metadata.backbone.name == name
     assert opened.embed(torch.zeros(2, 40, 40, 3).byte().numpy()).shape == (2, opened.metadata.feature_dim)
-    assert load_encoder(opened, "best").network is not None
+    assert load_run_encoder(opened, "best").network is not None
     fresh = build_method(opened.config, 32).encoder.state_dict()
     assert not same(fresh, weights(whole.path))
 
@@ -293,7 +293,7 @@ def test_init_is_told_kept_and_recorded(tmp_path: Path, msvq_says: Says) -> None
     assert start is not None and same(start.weights, weights(out))
     (out / "encoder.safetensors").unlink()
     start = load_initial_weights(small(init=str(out)), 16)  # one that has not finished
-    assert start is not None and same(start.weights, load_encoder(msvq.load(out)).network.state_dict())
+    assert start is not None and same(start.weights, load_run_encoder(msvq.load(out)).network.state_dict())
     start = load_initial_weights(small(init=str(out / "checkpoints" / "last.ckpt")), 16)
     assert start is not None and start.matched.prefix == "method.student.backbone."
 
@@ -318,7 +318,7 @@ def test_weights_of_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(BadInput, match=r"could not be had .*--init library needs the network"):
+    with pytest.raises(BadInput, match=r"could not be had .*the network is needed once"):
         load_initial_weights(small(init="library"), 16)
 
 

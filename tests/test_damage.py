@@ -29,7 +29,7 @@ from msvq.data.pack import FILES, open_pack
 from msvq.data.sources.arrays import read_arrays
 from msvq.data.sources.folders import list_folder
 from msvq.data.workers import Result, Task, perform
-from msvq.runs.encoder import SEAL, load_encoder
+from msvq.runs.encoder import SEAL, load_run_encoder
 from msvq.runs.run_dir import METADATA, WEIGHTS
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64", "analyze.map=0"]
@@ -132,7 +132,7 @@ READERS: dict[str, Callable[[Path], str]] = {
     "Run.encoder": lambda path: (
         state_of((run := Run(path)).encoder) + fingerprint(run.metadata.model_dump(mode="json"))
     ),
-    "load_encoder": lambda path: state_of(load_encoder(Run(path)).network),
+    "load_encoder": lambda path: state_of(load_run_encoder(Run(path)).network),
 }
 
 
@@ -163,7 +163,7 @@ def test_the_command_line_says_so_and_its_way_out_is_one(
             f"msvq: {copied / name} is damaged, or not the one that this run wrote; 'msvq pretrain --resume --out "
             f"{copied}' writes it anew, or take --checkpoint {last}\n"
         )
-        assert state_of(load_encoder(Run(copied), str(last)).network) == READERS["load_encoder"](run.path)
+        assert state_of(load_run_encoder(Run(copied), str(last)).network) == READERS["load_encoder"](run.path)
         msvq.pretrain(out=copied, resume=True, console=Console(quiet=True))
         assert READERS["Run.encoder"](copied) == good
 
@@ -204,7 +204,7 @@ def test_weights_of_another_run_are_not_taken_for_its_own(run: msvq.Run, tmp_pat
     copied = shutil.copytree(run.path, tmp_path / "run")
     save_file({name: value + 1 for name, value in load_file(run.path / WEIGHTS).items()}, copied / WEIGHTS)
     with pytest.raises(BadInput, match="is damaged, or not the one that this run wrote"):
-        load_encoder(Run(copied))
+        load_run_encoder(Run(copied))
 
 
 # Arrays.

@@ -73,7 +73,7 @@ def test_it_is_cloned_and_pickled_by_the_name_of_its_run(
     for given in (str(run.path), run.path, msvq.load(run.path)):
         embedder = msvq.Embedder(given, batch_size=16)
         expected = embedder.fit_transform(pictures[0])
-        assert embedder.get_params() == {"run": given, "batch_size": 16, "device": None}
+        assert embedder.get_params() == {"encoder": given, "batch_size": 16, "device": None}
         assert clone(embedder).get_params()["batch_size"] == 16
         content = pickle.dumps(embedder)
         assert len(content) < 1000
@@ -84,7 +84,7 @@ def test_another_run_can_be_set(run: msvq.Run, tmp_path: Path) -> None:
     embedder = msvq.Embedder(tmp_path)
     with pytest.raises(msvq.BadInput, match="is not a run"):
         embedder.fit([])
-    assert embedder.set_params(run=run.path).fit([]) is embedder
+    assert embedder.set_params(encoder=run.path).fit([]) is embedder
     assert "batch_size=7" in repr(embedder.set_params(batch_size=7))
 
 

@@ -57,7 +57,7 @@ from msvq.data.sources.hub import open_hub
 from msvq.methods import METHODS
 from msvq.report.page import summary, write_report
 from msvq.runs.checkpoint import read_checkpoint, write_checkpoint
-from msvq.runs.encoder import SEAL, load_encoder
+from msvq.runs.encoder import SEAL, load_run_encoder
 from msvq.runs.run_dir import METADATA, WEIGHTS
 from msvq.train.trainer import Trainer
 
@@ -223,7 +223,7 @@ def test_a_run_that_names_code(run: Path, tmp_path: Path, mark: Path, msvq_says:
         config["method"] = {"name": "unmix", "base": "msvq", **{key: f"{evil}:Evil"}}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     opened = msvq.load(run)
-    assert load_encoder(opened).network is not None and opened.encoder is not None
+    assert load_run_encoder(opened).network is not None and opened.encoder is not None
     assert msvq_says("evaluate", run, "--set", "k=5")[0] == 0
     assert msvq_says("report", run, "--out", tmp_path / "page.html")[0] == 0
     if key == "method_defaults":

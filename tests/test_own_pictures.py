@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -301,7 +302,7 @@ def test_datasets_lists_what_is_known_and_packed(msvq_says: Says, photos: Path, 
     ("source", "sentence"),
     [
         ("nowhere/photos", "there is no file or folder"),
-        ("photo", "unknown data set 'photo'"),
+        ("photo", "there is no folder 'photo' here"),
         ("EMPTY", "there are no pictures in"),
         ("OTHERS", "it holds 1 files of other kinds"),
         ("FILE.pdf", "is a .pdf file"),
@@ -339,7 +340,7 @@ def test_odd_bytes_in_folder_and_class_names_survive_to_the_report(msvq_says: Sa
     code, said, err = msvq_says("pretrain", "--data", root, "--out", out, *FAST)
     assert code == 0, err
     assert "MSVQ on bad\\udcff [old]: 36 pictures" in said
-    assert f"report  {out / 'report.html'}" in said
+    assert f"report  {out / 'report.html'}\nnext    msvq search {shlex.quote(str(out))} --query PICTURE" in said
     assert "c\\udcfe" in (out / "report.html").read_text()
     assert msvq.load(out).config.data.source == str(root)
     assert msvq_says("datasets")[0] == 0

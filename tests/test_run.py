@@ -15,7 +15,7 @@ from PIL import Image
 import msvq
 from msvq.data.patterns import make_patterns
 from msvq.data.sources import DataSettings, open_dataset
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64"]
 
@@ -94,13 +94,13 @@ def test_an_unfinished_run_says_so(run: msvq.Run, tmp_path: Path) -> None:
 def test_a_checkpoint_is_fed_alike_whether_the_card_is_there_or_not(run: msvq.Run, tmp_path: Path) -> None:
     other = msvq.load(shutil.copytree(run.path, tmp_path / "run"))
     last = str(other.path / "checkpoints" / "last.ckpt")
-    by_card = load_encoder(other).preprocessing
-    assert load_encoder(other, last).preprocessing == by_card  # by environment.json
+    by_card = load_run_encoder(other).preprocessing
+    assert load_run_encoder(other, last).preprocessing == by_card  # by environment.json
     (other.path / "encoder.json").write_text("{}")  # damaged: the way out is a checkpoint
-    assert load_encoder(msvq.load(other.path), last).preprocessing == by_card
+    assert load_run_encoder(msvq.load(other.path), last).preprocessing == by_card
     (other.path / "environment.json").write_text("{}")
     with pytest.raises(msvq.BadInput, match="does not say how its pictures are normalised"):
-        load_encoder(msvq.load(other.path), last)
+        load_run_encoder(msvq.load(other.path), last)
 
 
 def test_a_run_that_was_stopped_is_used_from_its_last_checkpoint(run: msvq.Run, tmp_path: Path) -> None:

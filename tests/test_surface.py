@@ -24,6 +24,7 @@ SURFACE = Path(__file__).with_name("surface.json")
 # Instructions that every x86-64 machine has, so that the bits are the same on all of them.
 PLAIN = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
 TINY = ["--data", "patterns", "--recipe", "smoke", "--epochs", "2", "--precision", "fp32", "--set", "data.limit=256"]
+TINY += ["--set", "train.warmup_epochs=0.5"]
 
 # What docs/ and examples/ import; people's own methods and loops do the same.
 DOCUMENTED = {

@@ -71,7 +71,7 @@ def test_a_run_takes_the_largest_network_that_makes_its_steps_in_the_minutes(
             "stages": [dict(zip(("size", "share", "seconds"), one, strict=True)) for one in stages],
         }
 
-    monkeypatch.setattr(module, "accuracy", lambda encoder, data: 50.0)
+    monkeypatch.setattr(module, "accuracies", lambda encoder, data: {"knn_top1": 50.0})
     data = SimpleNamespace(train=range(100), num_classes=10, size=32)
     offered, paces = [offer("small", 0), offer("large", 300)], [pace("small", 0.1), pace("large", 0.2)]
     for minutes, chosen in ((1.0, ("small", 480)), (1.25, ("large", 300))):

@@ -1,11 +1,12 @@
 """What `import msvq` gives: pre-training, and a run with all that one does with it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,14 +18,26 @@ from msvq.core.console import Display
 from msvq.core.files import check_places
 from msvq.core.launch import is_main_process
 from msvq.report.page import WRITTEN, report_on, summary, write_report
+from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
-from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_encoder, read_metadata
+from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
 from msvq.runs.evaluate import evaluate
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.embedding import embed_images, embed_source
+from msvq.search.embedding import embed_source
+from msvq.search.inputs import Inputs
 from msvq.train import pretrain as training
 from msvq.train.callbacks import Callback
 from msvq.train.resume import chosen_mode
+
+if TYPE_CHECKING:  # they need scikit-learn, for which `msvq.load` need not wait
+    from msvq.search.classify import Classified
+    from msvq.search.clusters import Clusters
+    from msvq.search.duplicates import Duplicates
+    from msvq.search.mislabelled import Mislabelled
+    from msvq.search.outliers import Outliers
+    from msvq.search.selection import Selection
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,15 @@ class RunOptions(TypedDict, total=False):
     display: Display | None
 
 
+class LookOptions(RunOptions, total=False):
+    """Options of whatever looks at many pictures, as its command has them."""
+
+    split: str  # "all", "train" or "test"
+    download: bool
+    out: str | Path | None  # a .csv or .json of all rows
+    html: str | Path | None  # a page with thumbnails
+
+
 class EvalOptions(RunOptions, total=False):
     """Options of every protocol."""
 
@@ -110,7 +132,7 @@ class Run(RunDir):
 
     @cached_property
     def _loaded(self) -> LoadedEncoder:
-        return load_encoder(self)
+        return load_run_encoder(self)
 
     def embed(
         self,
@@ -126,7 +148,7 @@ class Run(RunDir):
         its shorter side first, and cropped to the centre. File names must be of readable pictures alone:
         `embed_source` passes over others. `device`: "auto" unless it is named.
         """
-        return embed_images(self._loaded.to(device), images, batch_size=batch_size)
+        return self._loaded.to(device).embed(images, batch_size=batch_size)
 
     def embed_source(
         self, source: str | Path, *, split: str = "all", workers: int | None = None, device: str | None = None
@@ -160,6 +182,7 @@ class Run(RunDir):
         named = [f"{key}={value}" for key, value in changes.items() if value is not None]
         options["overrides"] = [*named, *options.get("overrides", ())]
         result, path = evaluate(self, protocol=protocol, **options)
+        assert path is not None  # a run has a place for it
         return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
 
     def analyze(self, *, method: str | None = None, **options: Unpack[RunOptions]) -> Analysis:
@@ -172,6 +195,78 @@ class Run(RunDir):
         write_report(self.path)
         judged = found["verdict"]
         return Analysis(judged["state"], judged["sentence"], tuple(judged["advice"]), found)
+
+    def duplicates(
+        self, *, threshold: float | None = None, into: str | Path | None = None, **options: Unpack[LookOptions]
+    ) -> "Duplicates":
+        """Pictures that are there more than once. This and the next five are commands of these names.
+
+        Each takes their options (`data`: None for the run's own pictures), and returns arrays, names and rows; in a
+        notebook the result shows its pictures.
+        """
+        from msvq.search.duplicates import find_duplicates
+
+        return self._look(find_duplicates, options, threshold=threshold, into=_optional_path(into))
+
+    def outliers(self, *, num: int = 50, **options: Unpack[LookOptions]) -> "Outliers":
+        """The pictures least like all others, and why."""
+        from msvq.search.outliers import find_outliers
+
+        return self._look(find_outliers, options, num=num)
+
+    def select(
+        self,
+        num: int,
+        *,
+        near: Sequence[str | Path] = (),
+        avoid: Sequence[str | Path] = (),
+        **options: Unpack[LookOptions],
+    ) -> "Selection":
+        """A few pictures that cover the whole, to label first."""
+        from msvq.search.selection import select_pictures
+
+        return self._look(select_pictures, options, num=num, near=near, avoid=avoid)
+
+    def cluster(
+        self, num: int | None = None, *, into: str | Path | None = None, **options: Unpack[LookOptions]
+    ) -> "Clusters":
+        """Groups of alike pictures."""
+        from msvq.search.clusters import cluster_pictures
+
+        return self._look(cluster_pictures, options, num=num, into=_optional_path(into))
+
+    def mislabelled(self, **options: Unpack[LookOptions]) -> "Mislabelled":
+        """Labels that the pictures contradict, the worst first."""
+        from msvq.search.mislabelled import find_mislabelled
+
+        return self._look(find_mislabelled, options)
+
+    def classify(
+        self,
+        examples: str | Path | None = None,
+        *,
+        use: str | None = None,
+        save: str | None = None,
+        onnx: str | Path | None = None,
+        **options: Unpack[LookOptions],
+    ) -> "Classified":
+        """Every picture with a class, by a few `examples` of each, or by a saved classifier."""
+        from msvq.export.classifier import check_onnx, export_classifier
+        from msvq.search.classify import classify_pictures
+
+        check_onnx(_optional_path(onnx))
+        found = self._look(classify_pictures, options, examples=examples, use=use, save=save)
+        if onnx is not None:
+            made = found.classifier
+            export_classifier(Path(onnx), found.encoder, made.weight, made.bias, made.class_names)
+        return found
+
+    def _look(self, work: Callable[..., Found], options: LookOptions, **own: Any) -> Found:
+        """Do the work of a command on the pictures that its options name."""
+        given: dict[str, Any] = dict(options)
+        outputs = {name: _optional_path(given.pop(name, None)) for name in ("out", "html")}
+        display = given.pop("display", None)
+        return work(Inputs(self, **given), **own, **outputs, display=display)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page about this run, `report.html` in its directory unless `out` is given; returns its path."""
@@ -190,21 +285,37 @@ class Run(RunDir):
 
         It is loaded back and compared first. Returns the folder.
         """
-        from msvq.export.exporting import export_run
+        from msvq.export.exporting import export_encoder
 
-        done = export_run(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
+        done = export_encoder(self, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite)
         return Path(done.path)
 
 
+def _optional_path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
 def load(path: str | Path, *, backbone: str | None = None) -> Run:
-    """Open a run directory. `backbone`: code of your own (`file.py:function`), run only if it is named here."""
+    """Open a run directory; `load_encoder` takes all other encoders.
+
+    `backbone`: code of your own (`file.py:function`), run only if it is named here.
+    """
     return Run(open_run(path, backbone=backbone).path, backbone=backbone)
+
+
+def load_encoder(name: str | Path, *, backbone: str | None = None, device: str | None = None) -> LoadedEncoder:
+    """An encoder from anywhere: a run, `timm:NAME`, `torchvision:NAME`, a file, an export, `hf:OWNER/NAME`, "pixels".
+
+    `encoder.embed(pictures)` gives features [N, d]; `encoder.network` is the `nn.Module`. `backbone`: the network that
+    a file of weights is of, where it does not tell. `device`: "auto" unless it is named.
+    """
+    return encoder_names.load_encoder(name, backbone=backbone).to(device)
 
 
 def pretrain(
     *,
     out: str | Path,
-    data: str | None = None,
+    data: str | Path | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
     method: str | None = None,
@@ -213,7 +324,7 @@ def pretrain(
     recipe: str | Path | None = None,
     epochs: int | None = None,
     budget: str | None = None,
-    overrides: tuple[str, ...] | list[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     seed: int | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -228,10 +339,10 @@ def pretrain(
 ) -> Run:
     """Train an encoder and return its run. The arguments are those of `msvq pretrain`.
 
-    `overrides` are `key.path=value` strings. `loggers` are "tensorboard" and "wandb". Each of `callbacks` is called
-    with every line of metrics.jsonl; an error that it raises ends the run once it is saved. Nothing on disk changes
-    until all of the input is checked. Of several processes under torchrun, the first returns when the run is complete,
-    the others when it is trained.
+    `overrides` are `key.path=value` strings, or a dictionary of keys and values. `loggers` are "tensorboard" and
+    "wandb". Each of `callbacks` is called with every line of metrics.jsonl; an error that it raises ends the run once
+    it is saved. Nothing on disk changes until all of the input is checked. Of several processes under torchrun, the
+    first returns when the run is complete, the others when it is trained.
     """
     flags = Flags(
         recipe=recipe,
@@ -240,7 +351,9 @@ def pretrain(
         method=method,
         backbone=backbone,
         init=init,
-        overrides=overrides,
+        overrides=[f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+        if isinstance(overrides, Mapping)
+        else overrides,
         epochs=epochs,
         budget=budget,
         seed=seed,

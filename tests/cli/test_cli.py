@@ -151,9 +151,13 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain'?"),
+        (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain', 'pretrained'?"),
         (["pretrain"], "Missing option '--out'."),
         (["pretrain", "--out", "OUT", "--epocs", "3"], "No such option: --epocs"),
+        (["pretrain", "--out", "OUT", "--batch-size", "64"], "no option --batch-size; --set train.batch_size=... sets"),
+        (["pretrain", "--out", "OUT", "--lr", "1"], "there is no option --lr; --set train.base_lr=... sets it"),
+        (["pretrain", "--out", "OUT", "--set", "optimizer=adamw"], "did you mean train.optimiser?"),
+        (["pretrain", "--out", "OUT", "--data", "nothere"], "there is no folder 'nothere' here, and no such data set"),
         (["pretrain", "--out", "OUT", "--epochs", "x"], "Invalid value for '--epochs'"),
         (["pretrain", "--out", "OUT", "--method", "mocov9"], "unknown method 'mocov9'"),
         (["pretrain", "--out", "OUT", "--data", "pattern"], "unknown data set 'pattern'; did you mean 'patterns'?"),
@@ -233,7 +237,8 @@ def test_debug_shows_the_traceback(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "place"), [("pretrain", "msvq.train.pretrain.pretrain"), ("export", "msvq.export.exporting.export_run")]
+    ("command", "place"),
+    [("pretrain", "msvq.train.pretrain.pretrain"), ("export", "msvq.export.exporting.export_encoder")],
 )
 def test_a_full_disk_is_told_with_what_the_command_can_do(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
@@ -275,3 +280,13 @@ def test_a_bad_overwrite_leaves_the_old_run(shell: Shell, tmp_path: Path) -> Non
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     assert shell("pretrain", "--out", out, "--overwrite", "--set", "method.bn_splits=7").code == 2
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_settings_are_listed_with_what_they_are(shell: Shell) -> None:
+    some = shell("settings", "warmup")
+    assert some.code == 0 and "train.warmup_epochs" in some.out and "number" in some.out
+    assert "train.epochs" not in some.out
+    everything = shell("settings").out
+    assert all(word in everything for word in ("data.source", "backbone.whiten", "augment.strong.jitter"))
+    unknown = shell("settings", "nosuch")
+    assert unknown.code == 2 and "unknown setting 'nosuch'" in unknown.err

@@ -218,3 +218,15 @@ def test_every_method_has_the_data_sets_momentum_and_queue(recipe: str, method: 
     for block in (options, options.get("base_options", {})):
         assert block.get("momentum", momentum) == block.get("momentum1", momentum) == momentum
         assert block.get("queue_size", queue_size) == queue_size
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(10, 1.0), (20, 2.0), (100, 5.0), (400, 5.0)])
+def test_warm_up_follows_the_length_that_is_named(epochs: int, warmup: float) -> None:
+    assert resolve(recipe="cifar10", epochs=epochs).train.warmup_epochs == pytest.approx(warmup)
+    named = resolve(recipe="cifar10", epochs=epochs, overrides=["train.warmup_epochs=7"])
+    assert named.train.warmup_epochs == 7
+
+
+def test_warm_up_of_a_run_that_goes_on_stays() -> None:
+    begun = resolve(recipe="cifar10")
+    assert resolve(base=begun.model_dump(mode="json"), epochs=10).train.warmup_epochs == 5

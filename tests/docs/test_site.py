@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from docs.keywords import KEYWORDS
 from docs.reference import PAGES as REFERENCE
-from docs.source_reading import comments_of
 from tests.docs.commands import ROOT, Command, problem
 from tests.report.browser import Browser, find_chromium
 
 import msvq
 from msvq.cli import app
+from msvq.config.describe import comments_of
 from msvq.config.resolve import recipe_names
 from msvq.config.settings import Settings
 from msvq.core.schema import Section

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from msvq.core.console import Display
@@ -204,3 +205,13 @@ def test_what_cannot_be_fine_tuned_is_said() -> None:
         tune(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data, view=ViewSettings(scale=0.5))
     with pytest.raises(BadInput, match="lower learning rate"):
         tune(tiny(), data, lr_head=1e18, epochs=20)
+
+
+def test_epochs_that_min_steps_overrules_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    context = EvalContext(
+        ResNet((1, 1, 1, 1), width=2), BackboneSettings(), striped(5), CPU, "fp32", Display(Console(width=200))
+    )
+    finetune(context, FinetuneSettings(epochs=1, min_steps=4, batch_size=2), None, 0)
+    assert "2 epochs instead of 1, for at least 4 steps (--set min_steps=1" in capsys.readouterr().out
+    finetune(context, FinetuneSettings(epochs=1, min_steps=1, batch_size=2), None, 0)
+    assert "instead of" not in capsys.readouterr().out

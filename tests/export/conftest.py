@@ -16,7 +16,7 @@ from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import Whitening
-from msvq.runs.encoder import LoadedEncoder, load_encoder, save_encoder
+from msvq.runs.encoder import LoadedEncoder, load_run_encoder, save_encoder
 
 MakeRun = Callable[..., msvq.Run]
 
@@ -66,7 +66,7 @@ def subject_of(narrow: msvq.Run) -> Callable[..., LoadedEncoder]:
     """A subject with another network than the run's, as a backbone of that name would be."""
 
     def make(encoder: nn.Module, **backbone: Any) -> LoadedEncoder:
-        subject = load_encoder(narrow, "last")
+        subject = load_run_encoder(narrow, "last")
         lively(encoder).requires_grad_(False)
         with torch.inference_mode():
             features = encoder(torch.zeros(1, 3, subject.size, subject.size))

@@ -15,10 +15,11 @@ from msvq.export.card import escaped, measured, model_card, slug
 from msvq.export.folder import config, example, training
 from msvq.export.plans import make_plan
 from msvq.runs.checkpoint import write_checkpoint
-from msvq.runs.encoder import LoadedEncoder, load_encoder
+from msvq.runs.encoder import LoadedEncoder, load_run_encoder
 
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
 CHECKED: dict[str, Any] = {
+    "tolerance": 1e-4,
     "picture_of_another_size": 1e-6,
     "if_resized_by_other_tools": 0.03,
     "max_abs_feature": 7.0,
@@ -35,7 +36,7 @@ def hostile(narrow: msvq.Run) -> LoadedEncoder:
     folder.mkdir(exist_ok=True)
     result = {"kind": "knn", "protocol": HOSTILE, "data": HOSTILE, "top1": 50, "top5": 90, "class_names": [HOSTILE]}
     (folder / "hostile.json").write_text(json.dumps(result))
-    return replace(load_encoder(narrow, "last"), data=HOSTILE)
+    return replace(load_run_encoder(narrow, "last"), data=HOSTILE)
 
 
 def test_hostile_names_stay_names(hostile: LoadedEncoder) -> None:
@@ -56,11 +57,11 @@ def test_hostile_names_stay_names(hostile: LoadedEncoder) -> None:
     assert [row.replace("\\|", "").count("|") for row in rows] == [6]
     assert yaml.safe_load(training(hostile))["data"]["source"] == "patterns"
     assert json.loads(json.dumps(config(hostile, plan, format="torchscript")))["backbone"]["name"] == "resnet18"
-    (hostile.run.path / "eval" / "hostile.json").unlink()
+    (Path(hostile.name) / "eval" / "hostile.json").unlink()
 
 
 def test_a_folder_of_ones_own_is_no_data_set_of_the_hub(narrow: msvq.Run, tmp_path: Path) -> None:
-    subject = load_encoder(narrow, "last")
+    subject = load_run_encoder(narrow, "last")
     plan = make_plan("torchscript", subject)
     front = model_card(subject, plan, format="torchscript", licence="MIT", checked=CHECKED).split("---\n")[1]
     assert yaml.safe_load(front)["license"] == "mit"
@@ -81,7 +82,7 @@ def test_the_log_of_a_run_says_nothing_of_another_runs_checkpoint(tmp_path: Path
     for path in (own, other):
         path.parent.mkdir(parents=True)
         write_checkpoint(path, {"method": state, "step": run.metrics()[-1]["step"]})
-    subjects = {name: load_encoder(run, name) for name in ("last", str(own), str(other))}
+    subjects = {name: load_run_encoder(run, name) for name in ("last", str(own), str(other))}
     assert len({subject.step for subject in subjects.values()}) == 1
     told = {name: [row.top1 for row in measured(subject)] for name, subject in subjects.items()}
     assert told == {"last": [31.25], str(own): [31.25], str(other): []}
@@ -104,5 +105,5 @@ def test_escaped_text_is_one_line() -> None:
 
 
 def test_the_example_is_short(narrow: msvq.Run) -> None:
-    text = example(make_plan("torchscript", load_encoder(narrow, "last")))
+    text = example(make_plan("torchscript", load_run_encoder(narrow, "last")))
     assert len([line for line in text.splitlines() if line]) <= 10

@@ -19,15 +19,16 @@ from tests.export.conftest import make_run
 
 import msvq
 from msvq.cli import main
-from msvq.export.exporting import check_out, export_run, in_place_of
+from msvq.export.exporting import check_out, export_encoder, in_place_of
 from msvq.export.plans import FORMATS
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 
 FILES = {"README.md", "config.json", "example.py", "manifest.json", "preprocess.py", "preprocessor_config.json"}
 MODELS = {
     "safetensors": {"model.safetensors", "network.py"},
     "torchvision": {"model.safetensors"},
     "timm": {"model.safetensors"},
+    "hf": {"model.safetensors", "network.py"},
     "onnx": {"model.onnx"},
     "torchscript": {"model.pt"},
 }
@@ -84,7 +85,7 @@ def test_a_format_is_loaded_by_its_own_library(
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_has_the_layer_that_whitens(tmp_path: Path, name: str) -> None:
     whitened = make_run(tmp_path / "run", width=64, whiten=True)
-    done = export_run(whitened, format=name, out=tmp_path / "model")  # which runs the example, and compares
+    done = export_encoder(whitened, format=name, out=tmp_path / "model")  # which runs the example, and compares
     assert done.manifest["checked"]["max_abs_difference"] <= 1e-4
     assert done.manifest["backbone"]["whiten"]
 
@@ -96,7 +97,7 @@ def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:
     (narrow.path / "eval").mkdir(exist_ok=True)
     for name, result in {"knn": knn, "knn-best": other, "probe": few}.items():
         (narrow.path / "eval" / f"{name}.json").write_text(json.dumps(result))
-    done = export_run(narrow, format="torchscript", out=tmp_path / "x")
+    done = export_encoder(narrow, format="torchscript", out=tmp_path / "x")
     read = {path.name: path.read_text() for path in done.path.iterdir() if path.suffix in (".md", ".json", ".yaml")}
     how = json.loads(read["preprocessor_config.json"])
     assert (how["size"], how["crop_size"]) == ({"shortest_edge": 32}, {"height": 32, "width": 32})
@@ -118,9 +119,9 @@ def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:
 
 
 def test_weights_are_read_by_msvq_too(narrow: msvq.Run, tmp_path: Path) -> None:
-    done = export_run(narrow, format="safetensors", out=tmp_path / "deep" / "x")
+    done = export_encoder(narrow, format="safetensors", out=tmp_path / "deep" / "x")
     weights = load_file(done.path / "model.safetensors")
-    again = load_encoder(narrow, str(done.path / "model.safetensors")).network
+    again = load_run_encoder(narrow, str(done.path / "model.safetensors")).network
     for name, value in narrow.encoder.state_dict().items():
         assert torch.equal(weights[name], value)
         assert torch.equal(again.state_dict()[name], value)
@@ -130,7 +131,7 @@ def test_a_trained_run_and_its_checkpoints(tmp_path: Path) -> None:
     small = ["backbone.width=4", "data.limit=80", "data.size=16", "data.test_size=16", "train.batch_size=16"]
     run = msvq.pretrain(data="patterns", out=tmp_path / "run", epochs=1, overrides=[*small, "method.queue_size=64"])
     (run.path / "encoder.json").unlink()  # as if it had been interrupted: the checkpoint is all there is
-    done = export_run(msvq.load(run.path), format="torchscript", out=run.path / "export", checkpoint="best")
+    done = export_encoder(msvq.load(run.path), format="torchscript", out=run.path / "export", checkpoint="best")
     assert (done.manifest["checkpoint"], done.manifest["feature_dim"]) == ("best", 32)
     assert done.max_abs_difference <= 1e-4
     front = yaml.safe_load((done.path / "README.md").read_text().split("---\n")[1])
@@ -146,22 +147,22 @@ def test_nothing_is_left_of_an_export_that_differs(
     with monkeypatch.context() as patch:
         patch.setattr("msvq.export.verify.TOLERANCE", -1.0)
         with pytest.raises(msvq.BadInput, match=r"gives other features than the run.*nothing was written"):
-            export_run(narrow, format="torchscript", out=out, overwrite=True)
+            export_encoder(narrow, format="torchscript", out=out, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert [path.read_text() for path in out.iterdir()] == ['{"made_by": "msvq export"}']
-    export_run(narrow, format="torchscript", out=out, overwrite=True, licence="My own, for friends")
+    export_encoder(narrow, format="torchscript", out=out, overwrite=True, licence="My own, for friends")
     assert "license: other\nlicense_name: My-own-for-friends\n" in (out / "README.md").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_overwrite_replaces_the_files_of_an_export_alone(narrow: msvq.Run, tmp_path: Path) -> None:
-    out = export_run(narrow, format="torchscript", out=tmp_path / "x").path
+    out = export_encoder(narrow, format="torchscript", out=tmp_path / "x").path
     (out / "__pycache__").mkdir()
     (out / "__pycache__" / "preprocess.pyc").touch()  # of running the example
     for name in (".git", "LICENSE"):
         (out / name).mkdir()
         with pytest.raises(msvq.BadInput, match=rf"holds '{name}', which the export did not write and --overwrite"):
-            export_run(narrow, format="torchscript", out=out, overwrite=True)
+            export_encoder(narrow, format="torchscript", out=out, overwrite=True)
         (out / name).rmdir()
     check_out(out, overwrite=True)
     (out / "__pycache__" / "notes.txt").touch()
@@ -217,7 +218,7 @@ def test_an_interruption_between_the_renames_leaves_the_old_export(
             ["{run}", "--out", "{tmp}/x", "--format", "torchvision"],
             "of width 64 alone, not of width 4; formats that can",
         ),
-        (["{run}", "--out", "{tmp}/x", "--format", "timm"], "hold it: safetensors, onnx, torchscript"),
+        (["{run}", "--out", "{tmp}/x", "--format", "timm"], "hold it: safetensors, hf, onnx, torchscript"),
         (["{run}", "--out", "{tmp}/x", "--checkpoint", "best"], "has no best checkpoint"),
         (["{run}", "--out", "{tmp}/x", "--checkpoint", "{tmp}/none.ckpt"], "there is no checkpoint"),
         (["{run}", "--out", "{tmp}/x", "--licence", "a\nb"], "--licence is the name of a licence"),
@@ -261,5 +262,5 @@ def test_a_missing_library_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr("msvq.export.plans.find_spec", lambda wanted: None if wanted == library else object())
     with pytest.raises(msvq.BadInput, match=rf"needs {library}; pip install 'msvq\[{name}\]' gives it"):
-        export_run(wide, format=name, out=tmp_path / "x")
+        export_encoder(wide, format=name, out=tmp_path / "x")
     assert not (tmp_path / "x").exists()

@@ -95,7 +95,9 @@ def test_a_resnet_with_the_standard_stem_is_timms_own(subject_of: MakeSubject) -
 def test_a_network_goes_to_its_own_library_alone(subject_of: MakeSubject) -> None:
     encoder = timm.create_model("test_resnet", num_classes=0)
     subject = subject_of(encoder, name="timm:test_resnet")
-    with pytest.raises(msvq.BadInput, match=r"not a network of torchvision; .*: safetensors, timm, onnx, torchscript"):
+    with pytest.raises(
+        msvq.BadInput, match=r"not a network of torchvision; .*: safetensors, timm, hf, onnx, torchscript"
+    ):
         make_plan("torchvision", subject)
     with pytest.raises(msvq.BadInput, match="has other layers; formats that can hold it: onnx, torchscript"):
         make_plan("timm", subject_of(nn.Sequential(encoder), name="timm:test_resnet"))

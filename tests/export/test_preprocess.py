@@ -16,7 +16,7 @@ from msvq.data.augment import normalise
 from msvq.data.decode import decode
 from msvq.export.folder import preprocess_code, preprocessing
 from msvq.export.verify import _photograph
-from msvq.runs.encoder import LoadedEncoder, load_encoder
+from msvq.runs.encoder import LoadedEncoder, load_run_encoder
 
 Prepare = Callable[[Path], NDArray[np.float32]]
 ORIENTATION = 0x0112
@@ -24,7 +24,7 @@ ORIENTATION = 0x0112
 
 @pytest.fixture
 def subject(narrow: msvq.Run) -> LoadedEncoder:
-    return load_encoder(narrow, "last")
+    return load_run_encoder(narrow, "last")
 
 
 @pytest.fixture

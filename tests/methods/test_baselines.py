@@ -15,6 +15,7 @@ from msvq.methods import Batch
 from msvq.methods.byol import BYOL
 from msvq.methods.cmsf import CMSF
 from msvq.methods.co2 import CO2
+from msvq.methods.mnn import MNN
 from msvq.methods.mocov2 import MoCoV2
 from msvq.methods.msf import MSF
 from msvq.methods.msvq import ReSSL
@@ -308,7 +309,7 @@ class TestMeanShift:
         with pytest.raises(BadInput, match=r"set method.symmetric=false"):
             tiny(CMSF, second_target="previous")
 
-    @pytest.mark.parametrize("kind", [MSF, CMSF])
+    @pytest.mark.parametrize("kind", [MSF, CMSF, MNN])
     def test_gradient_reaches_the_query_alone(self, kind: Any, on_embeddings: Make) -> None:
         method = on_embeddings(kind, dim=DIM, queue_size=SIZE, symmetric=False)
         views = [x.requires_grad_() for x in embeddings(len(method.views))]
@@ -320,6 +321,70 @@ class TestMeanShift:
     def test_msf_enqueue_first_has_one_direction(self, tiny: Make) -> None:
         with pytest.raises(BadInput, match=r"set method.symmetric=false"):
             tiny(MSF, enqueue_first=True)
+
+
+def mixed(z: Tensor, n: Tensor, share: float) -> Tensor:
+    return share * n + (1 - share) * z
+
+
+class TestMNN:
+    def slow(self, p: Tensor, z: Tensor, keys: Tensor, share: float) -> float:
+        """One direction with k = 3, in the words of the paper."""
+        total = 0.0
+        for i in range(N):
+            p_hat, z_hat = p[i] / p[i].norm(), z[i] / z[i].norm()
+            total += 2 - 2 * float(p_hat @ z_hat)
+            for j in slow_nearest(z[i], keys, 3):
+                m = mixed(z_hat, keys[j] / keys[j].norm(), share)  # not normalised again
+                total += (2 - 2 * float(p_hat @ m)) / 3
+        return total / N
+
+    def test_by_loops(self, on_embeddings: Make) -> None:
+        method, (x1, x2) = on_embeddings(MNN, dim=DIM, queue_size=SIZE, k=3), embeddings(2)
+        method.predictor = torch.nn.Linear(DIM, DIM, bias=False).double()
+        p1, p2 = (method.predictor(x).detach() for x in (x1, x2))
+        for _ in range(2):  # the second queue holds embeddings of the first step
+            keys, share = method.queue.keys, copy.deepcopy(method.random).uniform()
+            there, back = self.slow(p1, x2, keys, share), self.slow(p2, x1, keys, share)
+            assert 0 < share < 1
+            assert method(batch(x1, x2)).value.item() == pytest.approx((there + back) / 2)  # the same λ both ways
+        torch.testing.assert_close(method.queue.keys[:N], l2_normalize(x2))
+        assert method.queue.pushed == 2 * N
+
+    def test_one_direction_with_a_fixed_share(self, on_embeddings: Make) -> None:
+        method = on_embeddings(MNN, dim=DIM, queue_size=SIZE, k=3, symmetric=False, neighbour_share=0.25)
+        x1, x2 = embeddings(2)
+        assert value(method, x1, x2) == pytest.approx(self.slow(x1, x2, method.queue.keys, 0.25))
+
+    def test_limits(self, on_embeddings: Make) -> None:
+        method, (x1, x2) = on_embeddings(MNN, dim=DIM, queue_size=SIZE, k=3, symmetric=False), embeddings(2)
+        byol = value(on_embeddings(BYOL, dim=DIM, symmetric=False), x1, x2)
+        msf = on_embeddings(MSF, dim=DIM, queue_size=SIZE, k=3, symmetric=False)
+        msf.queue.load_state_dict(method.queue.state_dict())
+        method.neighbour_share = 0.0  # targets alone
+        assert value(method, x1, x2) == pytest.approx(2 * byol)
+        method.neighbour_share = 1.0  # neighbours alone: MSF's mean over k + 1, with another weight
+        assert value(method, x1, x2) == pytest.approx(byol + (4 * value(msf, x1, x2) - byol) / 3)
+
+    def test_renormalised_mixtures_are_of_embeddings_at_their_own_lengths(self, on_embeddings: Make) -> None:
+        method = on_embeddings(MNN, dim=DIM, queue_size=N, k=3, symmetric=False, renormalise=True, neighbour_share=0.4)
+        x1, x2, old = embeddings(3)
+        old = old * torch.arange(1.0, N + 1)[:, None]
+        method(batch(x1, old))
+        slow = 0.0
+        for i in range(N):
+            near = [old[j] for j in slow_nearest(x2[i], old, 3)]
+            slow += 2 - 2 * cosine(x1[i], x2[i]) + slow_distance(x1[i], [mixed(x2[i], n, 0.4) for n in near])
+        assert value(method, x1, x2) == pytest.approx(slow / N)
+
+    def test_a_share_is_drawn_for_each_step(self, on_embeddings: Make) -> None:
+        method, views = on_embeddings(MNN, dim=DIM, queue_size=SIZE), embeddings(2)
+        shares = []
+        for _ in range(200):
+            method.ema_update(batch(*views))
+            shares.append(method.share)
+        assert 0 <= min(shares) < 0.1 < 0.9 < max(shares) < 1
+        assert 0.4 < sum(shares) / 200 < 0.6
 
 
 class TestNNCLR:

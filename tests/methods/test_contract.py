@@ -86,7 +86,7 @@ def test_only_the_student_passes_it_declares_are_run(name: str, tiny: Make, rand
 
 TEACHER_PASSES = {
     **{"msvq": 3, "msv": 2, "mq": 2, "msvq-dagger": 3, "msvq-x3": 3, "msvq-x5": 4, "ressl": 1, "mocov2": 1, "co2": 1},
-    **{"byol": 2, "msf": 2, "cmsf": 3, "unmix": 1, "snclr": 2, "sce": 2},
+    **{"byol": 2, "msf": 2, "cmsf": 3, "mnn": 2, "unmix": 1, "snclr": 2, "sce": 2},
 }
 
 

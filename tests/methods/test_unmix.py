@@ -120,7 +120,7 @@ def test_reversing_embeddings_is_encoding_the_reversed_batch(splits: int) -> Non
     torch.testing.assert_close(copy.deepcopy(student)(x).flip(0), copy.deepcopy(student)(x.flip(0)))
 
 
-@pytest.mark.parametrize("base", ["mocov2", "msvq", "ressl", "byol", "msf", "cmsf", "sce", "co2", "snclr"])
+@pytest.mark.parametrize("base", ["mocov2", "msvq", "ressl", "byol", "msf", "cmsf", "mnn", "sce", "co2", "snclr"])
 def test_it_wraps_any_method_with_a_teacher(base: str, random_batch: Make) -> None:
     options = {key: v for key, v in SMALL.items() if key in METHODS[base].hyperparameters()}
     method = UnMix(ResNet(width=2), base=base, base_options=options)

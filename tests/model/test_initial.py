@@ -9,7 +9,7 @@ import pytest
 import torch
 import torchvision
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
 from msvq.model.backbones import BackboneSettings, make_backbone
@@ -52,6 +52,60 @@ def test_what_learns_goes_before_its_teacher() -> None:
     assert (found.prefix, found.elsewhere) == ("module.encoder_q.", len(teacher) + 1)
 
 
+def in_a_row(network: nn.Module) -> nn.Sequential:
+    """Its children, without what stands for no max-pool: such a state has numbers for names."""
+    return nn.Sequential(*(child for child in network.children() if not isinstance(child, nn.Identity)))
+
+
+@pytest.mark.parametrize("prefix", ["", "net.net.", "module.net.net.", "f."])
+@pytest.mark.parametrize(("stem", "first"), [("small", "3"), ("small-pool", "4"), ("standard", "4")])
+def test_children_in_a_row_are_known(prefix: str, stem: Any, first: str) -> None:
+    theirs = ResNet(width=2, stem=stem)
+    file = under(prefix, in_a_row(theirs).state_dict()) | head(prefix="g.")
+    assert f"{prefix}{first}.0.conv1.weight" in file
+    found = match_state_dict(state(stem=stem), file, "x.pth")
+    assert same(found.weights, theirs.state_dict())
+    assert (found.prefix, found.left_out) == (prefix, [] if prefix else ["g.fc.weight", "g.fc.bias"])
+    assert found.layout.endswith("without a max-pool" if first == "3" else "with a max-pool")
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_row_of_torchvisions_own_children_gives_the_same_features(pool: bool) -> None:
+    theirs = torchvision.models.resnet18()
+    theirs.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+    del theirs.fc
+    if not pool:
+        del theirs.maxpool
+    row = in_a_row(theirs).eval()
+    own = ResNet(stem="small-pool" if pool else "small").eval()
+    own.load_state_dict(match_state_dict(own.state_dict(), under("net.net.", row.state_dict()), "x").weights)
+    pictures = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(own(pictures), row(pictures).flatten(1))
+
+
+@pytest.mark.parametrize("teachers", [("f_t1", "f_t2"), ("encoder_k", "encoder_p"), ("backbone_momentum",)])
+def test_the_authors_file_gives_its_student(tmp_path: Path, teachers: tuple[str, ...]) -> None:
+    student = ResNet(width=2)
+    optimiser = torch.optim.SGD(student.parameters(), lr=0.1, momentum=0.9)
+    student(torch.zeros(2, 3, 16, 16)).sum().backward()
+    optimiser.step()
+    model = {"queue1.labels": torch.zeros(5), **under("g_s.", nn.Sequential(nn.Linear(16, 4)).state_dict())}
+    for name in teachers:  # before the student, which is to be found all the same
+        model |= under(f"{name}.net.", in_a_row(ResNet(width=2)).state_dict())
+    model |= under("net.net.", in_a_row(student).state_dict())
+    torch.save({"model": model, "optimizer": optimiser.state_dict(), "epoch": 200}, tmp_path / "msvq_200.pth")
+    found = match_state_dict(state(), read_weights(tmp_path / "msvq_200.pth"), "x")
+    assert same(found.weights, student.state_dict())
+    assert (found.prefix, found.left_out) == ("model.net.net.", [])
+
+
+def test_what_a_profiler_counted_is_no_weight() -> None:
+    theirs = in_a_row(ResNet(width=2)).state_dict()
+    counted = {f"f.{name}.total_ops": torch.zeros(1) for name in ("0", "3", "3.0.conv1", "6.1")}
+    found = match_state_dict(state(), {"total_ops": torch.zeros(1), **counted, **under("f.", theirs)}, "x")
+    assert found.left_out == []
+
+
 def test_a_pooled_network_takes_the_plain_names() -> None:
     theirs = state()
     found = match_state_dict(Pooled(ResNet(width=2)).state_dict(), theirs, "x.pth")
@@ -70,7 +124,15 @@ def test_old_files_do_not_count_batches() -> None:
         (ResNet(width=4).state_dict(), r"other shapes: conv1.weight is \[4, 3, 3, 3\], not .* and \d+ more"),
         (ResNet((3, 4, 6, 3), width=2).state_dict(), r"without a place: layer1.2.conv1.weight.* and \d+ more"),
         ({k: v for k, v in state().items() if not k.startswith("layer4.1")}, "missing: layer4.1.conv1.weight"),
-        ({"a": torch.zeros(3)}, r"missing: conv1.weight, bn1.weight, bn1.bias and \d+ more"),
+        (
+            in_a_row(ResNet((3, 4, 6, 3), width=2)).state_dict(),
+            r"\(.*, without a max-pool\); without a place: layer1.2.conv1",
+        ),
+        (
+            {k: v for k, v in under("f.", in_a_row(ResNet(width=2)).state_dict()).items() if "f.6.1" not in k},
+            r"nearest fit is 108 of 120 tensors, called f\.\* there \(torchvision's.*\); missing: layer4\.1\.conv1",
+        ),
+        ({"a": torch.zeros(3)}, r"fit is 0 of 120 tensors; missing: conv1.weight, bn1.weight, bn1.bias and \d+ more"),
         ({}, "missing: conv1.weight"),
     ],
 )

@@ -50,6 +50,15 @@ def test_a_batch_larger_than_the_queue_leaves_its_newest() -> None:
     assert sorted(queue.labels.tolist()) == [6, 7, 8, 9]
 
 
+def test_lengths_are_kept_on_request() -> None:
+    queue, z = Queue(4, 2, with_lengths=True), torch.tensor([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
+    for _ in range(2):
+        queue.push(z, torch.zeros(3, dtype=torch.int64))
+    assert queue.lengths is not None and queue.lengths.tolist() == [2.0, 1.0, 1.0, 5.0]  # wrapped, as the keys are
+    torch.testing.assert_close(queue.keys[0] * queue.lengths[0], z[1])
+    assert "lengths" not in Queue(4, 2).state_dict()
+
+
 def test_stored_keys_carry_no_gradient() -> None:
     queue = Queue(8, 4)
     queue.push(torch.randn(4, 4, requires_grad=True) * 2, torch.zeros(4, dtype=torch.int64))

@@ -14,7 +14,7 @@ from msvq.data.sources import open_dataset
 from msvq.evaluate.diagnostics.health import measure_health
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import RIDGE, Whitened, Whitening, without_whitening
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 
 OVERRIDES = ["train.batch_size=16", "backbone.width=8", "method.hidden_dim=16", "method.output_dim=8", "train.epochs=2"]
 
@@ -101,7 +101,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> msvq.Run:
 
 
 def test_a_run_fits_it_to_its_own_pictures(run: msvq.Run) -> None:
-    encoder = load_encoder(run)
+    encoder = load_run_encoder(run)
     assert run.config.backbone.whiten and isinstance(encoder.network, Whitened) and encoder.network.fixed
     with np.load(run.path.parent / "pictures.npz") as arrays:
         images = arrays["images"]

@@ -131,6 +131,16 @@ def test_results_in_a_table(run: Path) -> None:
     assert "from scratch 60.0 %, 10 % of the labels" in page
 
 
+def test_other_encoders_stand_beside_the_run(run: Path) -> None:
+    assert "Beside others" not in page_of(run)
+    rows = [{"encoder": name, "top1": 40.5, "top5": 90, "seconds": 1.5} for name in ("runs/x", "pixels", HOSTILE)]
+    result = {"kind": "probe", "protocol": "probe/1", "data": "patterns", "top1": 40.5, "top5": 90, "beside": rows}
+    write_json(run / "eval" / "probe.json", result)
+    page = page_of(run)
+    table = page[page.index("Beside others") :].partition("</table>")[0]
+    assert table.count("40.5 %") == 3 and "this run" in table and "pixels" in table and "<script>" not in table
+
+
 def test_demo_rows_are_the_big_numbers(run: Path) -> None:
     write_json(run / "eval" / "demo.json", {"raw pixels": 12.34, HOSTILE: 56.78})
     page = page_of(run)

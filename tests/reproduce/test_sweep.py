@@ -281,7 +281,6 @@ def test_alone_it_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> Non
         (["knn", "--scale", "smoke", "--linear"], "--linear is for tables of linear accuracy; knn is measured by kNN"),
         (["linear", "--scale", "smoke", "--seeds", "0"], "--seeds is a number of repetitions"),
         (["linear", "--scale", "smoke", "--epochs", "0"], "--epochs is the length of every run, 1 to 1,000,000, not 0"),
-        (["linear", "--scale", "paper", "--epochs", "5"], "would be warm-up alone at scale paper; give more than 5"),
         (["linear", "--scale", "mini-9-epochs", "--epochs", "8"], "scale mini-9-epochs has its length in its name"),
         (["linear", "--scale", "mimi-9-epochs"], "unknown scale 'mimi-9-epochs'"),
         (["linear", "--epochs", "12", "--out", "{tmp}/mini"], "is of a sweep at scale mini, not mini-12-epochs"),

@@ -17,7 +17,7 @@ from msvq.data.sources import open_dataset
 from msvq.evaluate.linear import LinearSettings
 from msvq.evaluate.protocols import protocol_id, protocol_settings
 from msvq.evaluate.results import LONGEST_NAME, EvalResult
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 from msvq.runs.evaluate import evaluate, open_for
 
 RESULT: dict[str, Any] = {
@@ -94,14 +94,14 @@ def test_pictures_that_have_changed_since_training_are_other_data(tmp_path: Path
     told = io.StringIO()
     display = Display(Console(file=told, width=1000))
     result, path = evaluate(run, overrides=["k=5"], display=display)
-    assert (path.name, result.transfer, told.getvalue()) == ("knn-k-5.json", False, "")
+    assert path is not None and (path.name, result.transfer, told.getvalue()) == ("knn-k-5.json", False, "")
 
     write_pictures(source, share=2)
     for times, data in enumerate((None, str(source)), start=1):
         result, path = evaluate(run, data=data, overrides=["k=5"], display=display)
-        assert (path.name, result.transfer) == ("knn-on-own-k-5.json", True)
+        assert path is not None and (path.name, result.transfer) == ("knn-on-own-k-5.json", True)
         assert told.getvalue().count("note: own has changed since the run was trained on it") == times
-    changed, own = open_for(run, None, None, preprocessing=load_encoder(run).preprocessing, display=Display())
+    changed, own = open_for(run, None, None, preprocessing=load_run_encoder(run).preprocessing, display=Display())
     assert not own
     assert changed.mean == pytest.approx(trained.mean)
     assert changed.std == pytest.approx(trained.std)

@@ -18,7 +18,7 @@ from msvq.data.sources import open_dataset
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.report.records import read_record
-from msvq.runs.encoder import load_encoder, load_method
+from msvq.runs.encoder import load_method, load_run_encoder
 from msvq.runs.evaluate import evaluate
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
@@ -66,8 +66,8 @@ def test_the_log_has_a_held_out_accuracy_and_the_best_checkpoint_is_its(run: msv
     lines = [line for line in run.metrics() if "knn_top1_val" in line]
     assert [line["epoch"] for line in lines] == [0, 1, 2]
     best = max(lines[1:], key=lambda line: line["knn_top1_val"])
-    assert load_encoder(run, "best").step == best["step"]
-    assert load_encoder(run, "last").step == lines[-1]["step"]
+    assert load_run_encoder(run, "best").step == best["step"]
+    assert load_run_encoder(run, "last").step == lines[-1]["step"]
 
 
 def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
     found, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
     result = found.record
-    assert path.name == "probe-labels-0.1-seeds-3-best.json"
+    assert path is not None and path.name == "probe-labels-0.1-seeds-3-best.json"
     known = open_dataset(run.config.data).labelled.labels
     assert result["num_labels"] == len(stratified(known, 0.1, seed=0))
     assert result["num_labels"] < 0.15 * len(known)
@@ -109,7 +109,7 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", **arrays)
     found, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20", "temp=0.1"])
     result = found.record
-    assert path.name == "knn-on-two-k-20.json"
+    assert path is not None and path.name == "knn-on-two-k-20.json"
     assert result["protocol"] == "knn-20-t0.1/1"
     assert result["data"] == "two"
     assert result["num_test"] == 60
@@ -117,18 +117,18 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
 
 
 def test_checkpoints_by_path_and_weights_that_do_not_belong(run: msvq.Run, tmp_path: Path) -> None:
-    named = load_encoder(run, str(run.path / "checkpoints" / "last.ckpt"))
+    named = load_run_encoder(run, str(run.path / "checkpoints" / "last.ckpt"))
     saved = load_file(run.path / "encoder.safetensors")
     for name, value in named.network.state_dict().items():
         assert torch.equal(value, saved[name]), name
     other = msvq.pretrain(data="patterns", out=tmp_path / "y", epochs=1, overrides=["backbone.width=8", *SMALL[1:]])
     with pytest.raises(msvq.BadInput, match="of another network"):
-        load_encoder(run, str(other.path / "encoder.safetensors"))
+        load_run_encoder(run, str(other.path / "encoder.safetensors"))
     with pytest.raises(msvq.BadInput, match=r"backbone.width is 8, and config.yaml says 4"):
-        load_encoder(run, str(other.path / "checkpoints" / "last.ckpt"))
+        load_run_encoder(run, str(other.path / "checkpoints" / "last.ckpt"))
     config = other.path / "config.yaml"
     config.write_text(config.read_text().replace("teacher_temp: 0.04", "teacher_temp: 0.05"))
-    load_encoder(msvq.load(other.path), "best")
+    load_run_encoder(msvq.load(other.path), "best")
     with pytest.raises(msvq.BadInput, match=r"method.teacher_temp is 0.04, and config.yaml says 0.05"):
         load_method(msvq.load(other.path))
 
@@ -281,7 +281,7 @@ def test_a_checkpoint_of_another_run_takes_no_name_of_ones_own(run: msvq.Run, tm
     before = read(run, "knn")
     found, path = evaluate(run, checkpoint=str(other / "checkpoints" / "last.ckpt"))
     result = found.record
-    assert path.name != "knn.json"
+    assert path is not None and path.name != "knn.json"
     assert result["checkpoint"].startswith("last-")
     assert read(run, "knn") == before
     path.unlink()
@@ -327,4 +327,4 @@ def test_a_nested_setting_of_a_protocol_leaves_its_neighbours_alone(run: msvq.Ru
     result = found.record
     assert result["settings"]["view"]["flip"] == 0.2
     assert result["settings"]["view"]["crop_area"] == [0.08, 1.0]
-    assert path.name == "linear-epochs-1-view.flip-0.2.json"
+    assert path is not None and path.name == "linear-epochs-1-view.flip-0.2.json"

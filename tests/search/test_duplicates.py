@@ -1,19 +1,18 @@
-"""msvq duplicates: every pair above the threshold is found, whatever the blocks."""
+"""msvq duplicates: planted copies are found by their kinds, and other pictures are left alone."""
 
 import csv
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from tests.search.conftest import Says
+from tests.search.conftest import Says, save_arrays
+from tests.search.test_same_picture import photograph
 
 import msvq
-from msvq.search import duplicates
-from msvq.search.duplicates import find_duplicates, link
-from msvq.search.index import unit_rows
+from msvq.search.duplicates import find_duplicates
 from msvq.search.inputs import Inputs
 
 
@@ -22,66 +21,70 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.parametrize("threshold", [0.5, 0.8, 0.9, 0.99, 1.0])
-def test_groups_and_nearest_against_the_whole_matrix(threshold: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "ROWS", 16)
-    monkeypatch.setattr(duplicates, "COLUMNS", 48)
-    generator = np.random.default_rng(1)
-    features = generator.normal(size=(150, 6)).astype(np.float32)
-    features[100:110] = features[:10]
-    features = unit_rows(features)
-    links = link(features, threshold, torch.device("cpu"))
-    cosines = features @ features.T
-    np.fill_diagonal(cosines, -2)
-    near = cosines >= threshold - 1e-6
-    group = np.arange(150)
-    for _ in range(150):  # the slow way to connected components
-        group = np.minimum(group, np.where(near, group[None], 150).min(1))
-    np.testing.assert_array_equal(links.first, group)
-    joined = near.any(1)
-    np.testing.assert_array_equal(links.nearest >= 0, joined)
-    np.testing.assert_allclose(links.best[joined], cosines.max(1)[joined], atol=1e-6)
-    assert all(cosines[i, links.nearest[i]] >= cosines[i].max() - 1e-6 for i in np.flatnonzero(joined))
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """Twenty pictures that differ, and copies of the first six of them."""
+    folder = tmp_path / "album"
+    folder.mkdir()
+    pictures = [photograph(seed) for seed in range(20)]
+    for number, picture in enumerate(pictures):
+        picture.save(folder / f"{number:02}.png")
+    shutil.copy(folder / "00.png", folder / "00-equal.png")
+    pictures[1].resize((90, 90)).save(folder / "01-smaller.jpg", quality=60)
+    pictures[2].rotate(90).save(folder / "02-turned.png")
+    pictures[3].transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / "03-mirrored.jpg", quality=80)
+    pictures[4].crop((8, 8, 144, 144)).save(folder / "04-cropped.png")
+    pictures[5].resize((320, 320)).save(folder / "05-larger.png")
+    return folder
 
 
-def test_copies_are_found_by_command(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    shutil.copy(photos / "beach" / "03.png", photos / "city" / "same.png")
-    Image.open(photos / "beach" / "05.png").resize((96, 80)).save(photos / "city" / "larger.jpg", quality=95)
-    out, page = photos.parent / "duplicates.csv", photos.parent / "duplicates.html"
-    code, said, _ = says(
-        "duplicates", small_run.path, "--data", photos, "--out", out, "--html", page, "--threshold", 0.999
-    )
+def test_planted_copies_are_found_by_command(says: Says, small_run: msvq.Run, album: Path) -> None:
+    out, page, into = (album.parent / name for name in ("d.csv", "d.html", "review"))
+    code, said, _ = says("duplicates", small_run.path, "--data", album, "--out", out, "--html", page, "--into", into)
     assert code == 0
-    assert "at a cosine of 0.999 or more" in said
+    assert "12 of 26 pictures" in said and "in 6 groups" in said
     rows = list(csv.DictReader(out.open()))
-    groups = [{row["file"] for row in rows if row["group"] == number} for number in {row["group"] for row in rows}]
-    assert any({"beach/03.png", "city/same.png"} <= group for group in groups)
-    same = next(row for row in rows if row["file"] == "city/same.png")
-    assert (same["nearest"], same["similarity"]) == ("beach/03.png", "1.000000")
-    assert page.read_text().count("<figure>") == len(rows)
+    kinds = {frozenset((row["copy_of"], row["file"])): row["kind"] for row in rows if row["kind"] != "best"}
+    assert kinds == {
+        frozenset(("00.png", "00-equal.png")): "exact",
+        frozenset(("01.png", "01-smaller.jpg")): "saved again or resized",
+        frozenset(("02.png", "02-turned.png")): "turned",
+        frozenset(("03.png", "03-mirrored.jpg")): "mirrored",
+        frozenset(("04.png", "04-cropped.png")): "cropped",
+        frozenset(("05.png", "05-larger.png")): "saved again or resized",
+    }
+    assert {row["file"] for row in rows if row["kind"] == "best"} >= {"01.png", "04.png", "05-larger.png"}
+    assert page.read_text().count("<figure>") == 12
+    links = sorted(into.rglob("*.*"))
+    assert len(links) == 12
+    assert all(link.resolve().parent == album.resolve() for link in links)
 
 
-def test_equal_pictures_only(small_run: msvq.Run, photos: Path) -> None:
-    for name in ("one.png", "two.png"):
-        shutil.copy(photos / "beach" / "03.png", photos / "city" / name)
-    found = find_duplicates(Inputs(small_run, str(photos)), threshold=1.0)
-    members = {member.name: member.class_name for member in found.groups[0]}
-    assert members == {"beach/03.png": "beach", "city/one.png": "city", "city/two.png": "city"}
-
-
-def test_a_crowd_is_told(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    code, said, _ = says("duplicates", small_run.path, "--data", photos, "--threshold", 0.01, "--top", 1)
+def test_alike_pictures_are_listed_only_when_asked_for(says: Says, small_run: msvq.Run, album: Path) -> None:
+    code, said, _ = says("duplicates", small_run.path, "--data", album, "--threshold", 0.01, "--json")
     assert code == 0
-    assert "one group holds 30 pictures" in said
-    assert "and 25 more" in said
+    rows = json.loads(said)["rows"]
+    assert {row["kind"] for row in rows} >= {"alike", "exact", "cropped"}
+    assert len([row for row in rows if row["kind"] in ("best", "alike")]) > 12
+
+
+def test_equal_arrays_are_exact(small_run: msvq.Run, tmp_path: Path) -> None:
+    save_arrays(tmp_path / "x.npz")
+    images = np.load(tmp_path / "x.npz")["images"]
+    np.savez(tmp_path / "x.npz", images=np.concatenate([images, images[3:4], images[3:4]]))
+    found = find_duplicates(Inputs(small_run, str(tmp_path / "x.npz")))
+    assert set(found.members[0]) >= {3, len(images), len(images) + 1}
+    assert {row[1] for row in found.rows if row[2] in (f"train {len(images)}", f"train {len(images) + 1}")} == {"exact"}
 
 
 def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
     for words, expected in (
         (["--threshold", "1.5"], "--threshold is a cosine above 0 and at most 1"),
-        (["--out", tmp_path / "d.xlsx"], "should end in .csv"),
+        (["--out", tmp_path / "d.xlsx"], "should end in .csv or .json"),
         (["--out", tmp_path / "none" / "d.csv"], "there is no folder"),
         (["--html", tmp_path / "d.csv"], "should end in .html or .htm"),
+        (["--into", photos / "beach"], "holds something already"),
+        (["--into", photos / "new"], "lies among the pictures"),
     ):
         code, said, error = says("duplicates", small_run.path, "--data", photos, *words)
         assert code == 2

@@ -26,7 +26,7 @@ from msvq.core.errors import BadInput
 from msvq.data.sources.base import Positions
 from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
-from msvq.runs.encoder import CHUNK, LoadedEncoder, load_encoder
+from msvq.runs.encoder import CHUNK, LoadedEncoder, load_run_encoder
 from msvq.search import feature_shards
 from msvq.search.embedding import embed
 from msvq.search.feature_shards import FeatureShards
@@ -87,7 +87,7 @@ def test_every_format_holds_what_the_library_computes(says: Says, small_run: msv
 
 
 def test_the_numbers_do_not_depend_on_the_batch_or_the_company(small_run: msvq.Run) -> None:
-    embedder = load_encoder(small_run).to("cpu")
+    embedder = load_run_encoder(small_run).to("cpu")
     images = np.random.default_rng(0).integers(256, size=(2 * CHUNK + 3, 32, 32, 3), dtype=np.uint8)
     features = embedder(images)
     np.testing.assert_array_equal(embedder(images[-3:]), features[-3:])
@@ -154,7 +154,7 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
 
 @pytest.mark.usefixtures("tiny_shards")
 def test_other_pictures_start_anew(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, embedder = Inputs(small_run, str(photos)).open_source(), load_encoder(small_run).to()
+    source, embedder = Inputs(small_run, str(photos)).open_source(), load_run_encoder(small_run).to()
     folder = photos.parent / "e.npz.parts"
     FeatureShards(folder, source, np.arange(len(source)), embedder).complete(8, Display())
     (photos / "city" / "29.png").unlink()
@@ -326,7 +326,7 @@ def test_what_could_not_be_read_now_is_tried_again(
 def test_another_network_with_the_same_weights_has_another_key(
     small_run: msvq.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = load_encoder(small_run)
+    weights = load_run_encoder(small_run)
     keys = set()
     code = tmp_path / "mine.py"
     for content, change in (

@@ -20,7 +20,7 @@ from msvq.core.array_cache import ArrayCache, map_checked
 from msvq.core.console import Display
 from msvq.core.files import indexes
 from msvq.data.patterns import make_patterns
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 from msvq.search import page
 from msvq.search import search as searching
 from msvq.search.index import Index, _reserve, open_index, unit_rows
@@ -35,7 +35,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def index_of(run: msvq.Run, photos: Path) -> Index:
-    return open_index(Inputs(run, str(photos)).open_source(), load_encoder(run).to(), Display())
+    return open_index(Inputs(run, str(photos)).open_source(), load_run_encoder(run).to(), Display())
 
 
 @pytest.mark.parametrize("num", [1, 7, 500])

@@ -45,6 +45,7 @@ CASES: list[dict[str, Any]] = [
     {"name": "simclr", "num": 3, "options": {"loss": "cross-view"}},
     {"name": "msf", "num": 3, "options": {"symmetric": False, "enqueue_first": True}},
     {"name": "cmsf", "num": 3, "options": {"symmetric": False, "second_target": "previous"}},
+    {"name": "mnn", "num": 3, "options": {"renormalise": True}},
     {"name": "unmix", "num": 3, "options": {"base": "byol", "through": "whole", "base_options": SMALL_BASE}},
 ]
 # What a run on the command line is made with; so slow a rate that rounding stays rounding.

@@ -4,13 +4,14 @@ import errno
 import signal
 import sys
 import traceback
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from typer import Option
 
-from msvq.cli import evaluate, info, pretrain, reproduce, search
+from msvq.cli import evaluate, info, pictures, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
 from msvq.core.console import say
 from msvq.core.errors import BadInput
@@ -20,7 +21,7 @@ from msvq.core.version import __version__
 __all__ = ["app", "main"]
 
 # Each module registers its commands; the help lists them in the order in which a person needs them.
-MODULES = (pretrain, evaluate, search, reproduce, info)
+MODULES = (pretrain, evaluate, search, pictures, reproduce, info)
 app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
 for command in app.registered_commands:
     command.help = reflowed(command.callback.__doc__ or "")
@@ -40,6 +41,8 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
+        if type(error).__name__ == "NoSuchOption":
+            sentence = _setting_for(error) or sentence
         if not sentence or (isinstance(error, UsageError) and not is_main_process()):  # said already
             sys.exit(2)
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -53,6 +56,16 @@ def main(arguments: list[str] | None = None) -> None:
         if is_main_process():
             say(Console(stderr=True), f"msvq: interrupted{told}")
         sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
+
+
+def _setting_for(error: Any) -> str:
+    """What to say of an option that there is not, but a setting; nothing where an option is spelled much like it."""
+    from msvq.config.resolve import nearest_setting
+
+    meant = nearest_setting(error.option_name)
+    if meant is None or get_close_matches(error.option_name, error.possibilities or (), cutoff=0.8):
+        return ""
+    return f"there is no option {error.option_name}; --set {meant}=... sets it"
 
 
 def _full_disk(arguments: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Commands that tell whether an encoder is any good, and show it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,8 @@ from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
-from msvq.core.console import Display, say
+from msvq.core.console import Display, printable, say
+from msvq.core.files import write_text
 from msvq.runs.metrics import nan_to_none
 
 EXPLAINED = {
@@ -25,7 +26,7 @@ EXPLAINED = {
 
 @app.command()
 def evaluate(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     protocol: Annotated[
         str,
         Option(
@@ -45,30 +46,65 @@ def evaluate(
     ] = None,
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
+    out: Annotated[
+        Path | None, Option(help="Write the result to this .json file. (default: of a run, to RUN/eval)")
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        Option(
+            help="Another encoder to measure on the same pictures, 'pixels', or 'untrained' (the same network). May be "
+            "given again. Without labels, it compares what can be compared.",
+            metavar="ENCODER",
+        ),
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure an encoder by a frozen protocol; the result goes to RUN/eval.
+    """Measure an encoder by a frozen protocol; of a run, the result goes to RUN/eval.
 
     Labels of the training pictures teach the classifier; the test pictures only report.
-    Example: msvq evaluate runs/cifar10 --protocol probe --labels 0.1
+    Examples: msvq evaluate runs/cifar10 --protocol probe --labels 0.1
+    or: msvq evaluate runs/photos --beside timm:resnet18 --beside pixels --beside untrained
     """
-    from msvq.api import load
+    from msvq.runs.beside import compare_without_labels
+    from msvq.runs.evaluate import NoLabels
+    from msvq.runs.evaluate import evaluate as measure
 
-    result = load(run, backbone=backbone).evaluate(
-        protocol,
-        data=data,
-        data_root=data_root,
-        download=download,
-        checkpoint=checkpoint,
-        labels=labels,
-        seeds=seeds,
-        overrides=settings or [],
-        device=device,
-        precision=precision,
-        display=Display(Console(stderr=True)),
-    )
-    show_result(result.record, result.path, Console(), as_json=as_json)
+    display, others = Display(Console(stderr=True)), beside or []
+    try:
+        result, path = measure(
+            encoder,
+            protocol=protocol,
+            data=data,
+            data_root=data_root,
+            download=download,
+            checkpoint=checkpoint,
+            backbone=backbone,
+            labels=labels,
+            seeds=seeds,
+            overrides=settings or [],
+            device=device,
+            precision=precision,
+            out=out,
+            beside=others,
+            display=display,
+        )
+    except NoLabels:
+        if not others:
+            raise
+        rows = compare_without_labels(
+            encoder,
+            others,
+            data=data,
+            data_root=data_root,
+            checkpoint=checkpoint,
+            backbone=backbone,
+            device=device,
+            display=display,
+        )
+        show_unlabelled(rows, out, Console(), as_json=as_json)
+        return
+    show_result(result.record, path, Console(), as_json=as_json)
 
 
 @app.command()
@@ -120,14 +156,15 @@ def report(
     say(Console(), f"report  {report_on(runs, out=out)}")
 
 
-def show_result(result: Mapping[str, Any], path: Path, console: Console, *, as_json: bool) -> None:
+def show_result(result: Mapping[str, Any], path: Path | None, console: Console, *, as_json: bool) -> None:
     """Print what a protocol says for a person, or as JSON."""
     if as_json:
         console.print_json(json.dumps(result))
         return
     say = Display(console).note
     share = "" if result["labels"] == 1 else f" with {result['num_labels']:,} labels ({100 * result['labels']:g} %)"
-    say(f"{result['protocol']} of the {result['checkpoint']} checkpoint on {result['data']}{share}")
+    which = result.get("encoder", f"the {result['checkpoint']} checkpoint")
+    say(f"{result['protocol']} of {which} on {result['data']}{share}")
     table = _table("", "top-1", "top-5")
     rows = {"": result["kind"], "_best": "best epoch, by the test pictures", "scratch_": "from scratch"}
     for key, title in rows.items():
@@ -135,8 +172,35 @@ def show_result(result: Mapping[str, Any], path: Path, console: Console, *, as_j
         if first in result:
             table.add_row(title, _told(result, first), _told(result, second))
     console.print(table)
+    if result.get("beside"):
+        table = _table("encoder", "top-1", "top-5", "features", "seconds")
+        for row in result["beside"]:
+            tops = (f"{row[top]:.1f} %" for top in ("top1", "top5"))
+            table.add_row(printable(row["encoder"]), *tops, f"{row['num_features']:,}", f"{row['seconds']:.1f}")
+        console.print(table)
     say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
-    say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}; result  {path}")
+    say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}{f'; result  {path}' if path else ''}")
+
+
+def show_unlabelled(rows: Sequence[Mapping[str, Any]], out: Path | None, console: Console, *, as_json: bool) -> None:
+    """Print, or write to a file, how encoders compare on pictures without labels."""
+    text = json.dumps({"beside": [nan_to_none(row) for row in rows]})
+    if out is not None:
+        write_text(out, text + "\n")
+    if as_json:
+        console.print_json(text)
+        return
+    table = _table("encoder", "copies found", "neighbours in common", "rank", "features", "seconds")
+    for row in rows:
+        shares = (f"{row[key]:.1f} %" for key in ("copies", "neighbours"))
+        rest = (f"{row['rank']:.1f}", f"{row['num_features']:,}", f"{row['seconds']:.1f}")
+        table.add_row(printable(row["encoder"]), *shares, *rest)
+    console.print(table)
+    say(
+        console,
+        "there are no labels, so no accuracy. copies found: how often a changed view of a picture finds the picture; "
+        "neighbours in common: of a picture's ten nearest, with the first encoder; rank: directions that are used.",
+    )
 
 
 def _told(result: Mapping[str, Any], key: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that look things up: the data before training, the known data sets, the methods."""
+"""Commands that look things up: the data before training, the known data sets, encoders and methods."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
-from typer import Option
+from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
@@ -53,6 +54,51 @@ def datasets(
     from msvq.preflight.datasets import show_catalogue
 
     show_catalogue(data_root, as_json=as_json, console=Console())
+
+
+@app.command()
+def settings(
+    key: Annotated[str | None, Argument(help="Show those whose name has this in it, such as train or lr.")] = None,
+) -> None:
+    """List the settings that --set and recipes take: what each may be, its default, what it is.
+
+    A method's own, method.KEY, stand in 'msvq methods' and the reference. Example: msvq settings train
+    """
+    from msvq.config.describe import describe_settings
+    from msvq.core.errors import unknown
+
+    rows = describe_settings()
+    shown = [row for row in rows if key is None or key in row.path]
+    if not shown:
+        raise unknown("setting", str(key), [row.path for row in rows])
+    table = Table(Column("setting", no_wrap=True), "value", "default", "what it is", box=box.SIMPLE, pad_edge=False)
+    for row in shown:
+        table.add_row(*(escape(cell.replace("`", "")) for cell in row))
+    Console().print(table)
+
+
+@app.command()
+def pretrained(as_json: opt.AsJson = False) -> None:
+    """List the encoders that come with the package, to be named wherever a command takes an ENCODER.
+
+    Accuracies are those of the frozen protocols on the data that they were trained on. Example: msvq pretrained
+    """
+    from msvq.runs.pretrained import list_pretrained
+
+    found = list_pretrained()
+    if as_json:
+        typer.echo(json.dumps([entry.model_dump(mode="json", exclude={"encoder"}) for entry in found], indent=1))
+        return
+    if not found:
+        Display(Console()).note("none yet: no encoder comes with this version; timm:NAME and hf:OWNER/NAME name others")
+        return
+    for entry in found:
+        scores = {"kNN": entry.knn, "linear": entry.linear}
+        told = ", ".join(f"{name} {score:.1f} %" for name, score in scores.items() if score is not None)
+        where = f"hf:{entry.hub}, fetched when it is used" if entry.hub else "in the package"
+        say = Display(Console()).note
+        say(f"{entry.name}: {entry.method} on {entry.data}, {entry.epochs} epochs{f'; {told}' if told else ''}")
+        say(f"  licence {entry.licence}; {where}; sha256 {entry.sha256[:16]}")
 
 
 @app.command()

@@ -33,7 +33,16 @@ app = typer.Typer(
 )
 
 RunPath = Annotated[Path, Argument(metavar="RUN", help="Directory of a run.", show_default=False)]
-Checkpoint = Annotated[str, Option(help="last, best (by held-out pictures), or the path of a file.")]
+EncoderName = Annotated[
+    str,
+    Argument(
+        metavar="ENCODER",
+        help="Directory of a run; or timm:NAME, torchvision:NAME (behind it @random: untrained), a file of weights, a "
+        "folder of 'msvq export', hf:OWNER/NAME, or a name that 'msvq pretrained' lists.",
+        show_default=False,
+    ),
+]
+Checkpoint = Annotated[str, Option(help="Of a run: last, best (by held-out pictures), or the path of a file.")]
 Source = Annotated[
     str | None, Option("--data", help="What 'msvq pretrain --data' takes. (default: the run's own data)")
 ]
@@ -67,6 +76,14 @@ BackboneName = Annotated[
 ]
 OwnBackbone = Annotated[
     str | None, Option("--backbone", help="path/to/file.py:function, if the run's backbone is code of your own.")
+]
+EncoderBackbone = Annotated[
+    str | None,
+    Option(
+        "--backbone",
+        help="The network that a file of weights is of, where it does not tell: resnet18, timm:NAME ...; or "
+        "path/to/file.py:function, if it is code of your own.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from typer import Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import Stopped, app
-from msvq.core.console import Display, say
+from msvq.core.console import Display, duration, say
 from msvq.core.launch import is_main_process
 
 
@@ -53,8 +54,9 @@ def pretrain(
     init: Annotated[
         str | None,
         Option(
-            help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run, or "
-            "'library': those of torchvision or timm, from the network. (default: fresh ones)"
+            help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run or of an "
+            "export, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a name of 'msvq pretrained', or 'library': the "
+            "trained weights of --backbone, from the network. (default: fresh ones)"
         ),
     ] = None,
     recipe: opt.Recipe = None,
@@ -91,7 +93,7 @@ def pretrain(
     """
     from msvq.api import pretrain as run_pretrain
 
-    before = _written(out)
+    before, started = _written(out), time.monotonic()
     try:
         run = run_pretrain(
             out=out,
@@ -122,7 +124,9 @@ def pretrain(
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_main_process():
         return
-    say(Console(), f"run     {run.path}\nreport  {run.path / 'report.html'}")
+    took = duration(time.monotonic() - started)
+    place, report = shlex.quote(str(run.path)), run.path / "report.html"
+    say(Console(), f"run     {run.path} (in {took})\nreport  {report}\nnext    msvq search {place} --query PICTURE")
 
 
 def _written(out: Path) -> int | None:

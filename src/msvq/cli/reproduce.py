@@ -28,7 +28,7 @@ def reproduce(
     ] = None,
     methods: Annotated[
         str | None,
-        Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf ... (default: the paper's)"),
+        Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf, mnn ... (default: the paper's)"),
     ] = None,
     seeds: Annotated[int | None, Option(help="Runs of each row. (default: paper 1, mini 3, smoke 1)")] = None,
     epochs: Annotated[

@@ -1,9 +1,9 @@
-"""Commands that use an encoder: features to a file, similar pictures, near-duplicates, exports for other tools."""
+"""Commands that use an encoder: features to a file, similar pictures, exports for other tools."""
 
 import json
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,6 @@ from msvq.cli.options import Stopped, app
 from msvq.core.console import Display, printable
 
 if TYPE_CHECKING:
-    from msvq.search.duplicates import Duplicates
     from msvq.search.search import Searched
 
 Split = Annotated[
@@ -25,12 +24,9 @@ Split = Annotated[
 ]
 Page = Annotated[Path | None, Option("--html", help="Write a page with thumbnails, to open in a browser.")]
 
-SHOWN = 5  # pictures of a group that are printed
-HIGHER = (0.99, 0.995, 0.999, 0.9995)  # thresholds to try where one group holds too much
-
 
 @contextmanager
-def _resumable() -> Iterator[None]:
+def resumable() -> Iterator[None]:
     """An interruption tells how to go on."""
     try:
         yield
@@ -40,7 +36,7 @@ def _resumable() -> Iterator[None]:
 
 @app.command()
 def embed(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     out: Annotated[Path, Option(help="The file to write: .npz, .parquet or .csv.", show_default=False)],
     data: opt.Source = None,
     data_root: opt.Root = None,
@@ -49,7 +45,7 @@ def embed(
     checkpoint: opt.Checkpoint = "last",
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
     batch_size: Annotated[
         int, Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
     ] = 256,
@@ -59,24 +55,23 @@ def embed(
     A command that was interrupted goes on when it is given again. Pictures that cannot be read are listed beside
     the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
     """
-    from msvq.api import load
     from msvq.search import embedding
     from msvq.search.inputs import Inputs
 
-    with _resumable():
-        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+    with resumable():
+        inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
         written = embedding.embed(inputs, out, batch_size=batch_size, display=Display(Console(stderr=True)))
     say = Display(Console()).note
     say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
-        say(f"{_tell_skipped(written.skipped)}  {written.skipped_path}")
+        say(f"{tell_skipped(written.skipped)}  {written.skipped_path}")
     if written.shards is not None:
         say(f"the same command tries those again that could not be read now; all others are kept in {written.shards}")
 
 
 @app.command()
 def search(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     query: Annotated[
         list[str],
         Option(help="A picture to look for, or the name of one in the data. May be given again.", metavar="FILE"),
@@ -90,7 +85,7 @@ def search(
     checkpoint: opt.Checkpoint = "last",
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Find the pictures that are most like a query.
@@ -98,12 +93,11 @@ def search(
     The features of the data are kept, and brought up to date when pictures or the encoder change. Every picture is
     compared: nothing is approximated. Example: msvq search runs/photos --data ~/photos --query beach.jpg --html b.html
     """
-    from msvq.api import load
     from msvq.search import search as searching
     from msvq.search.inputs import Inputs
 
-    with _resumable():
-        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
+    with resumable():
+        inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
         found = searching.search(inputs, query, top=top, html=html, display=Display(Console(stderr=True)))
     if as_json:
         typer.echo(json.dumps(_search_record(found), indent=1))
@@ -132,138 +126,66 @@ def _show_search(found: "Searched", html: Path | None) -> None:
         say(f"most like {answer.query}, of {found.num_pictures:,} pictures")
         hits = enumerate(answer.hits, start=1)
         rows = [(str(rank), f"{hit.similarity:.3f}", hit.class_name, hit.name) for rank, hit in hits]
-        _show_table(("", "cosine", "class", "picture"), rows)
+        show_table(("", "cosine", "class", "picture"), rows)
         say("")
     if html is not None:
         say(f"page  {html}")
     if found.skipped:
-        say(_tell_skipped(found.skipped))
-
-
-@app.command()
-def duplicates(
-    run: opt.RunPath,
-    data: opt.Source = None,
-    data_root: opt.Root = None,
-    split: Split = "all",
-    download: opt.Download = False,
-    threshold: Annotated[
-        float,
-        Option(
-            help="Cosine of two features from which pictures count as the same; 1: equal pictures only. 0.98 leaves "
-            "room for copies that were resized, saved again or cut a little; an encoder that was trained for a short "
-            "time sees more as the same, and needs 0.99 or more."
-        ),
-    ] = 0.98,
-    top: Annotated[int, Option(help="How many groups to print; --out has all.", min=1)] = 20,
-    out: Annotated[Path | None, Option(help="Write all groups to this .csv file.")] = None,
-    html: Page = None,
-    checkpoint: opt.Checkpoint = "last",
-    device: opt.Device = None,
-    precision: opt.ExactPrecision = None,
-    backbone: opt.OwnBackbone = None,
-    as_json: opt.AsJson = False,
-) -> None:
-    """Find pictures that are there more than once, as the encoder sees them.
-
-    Every pair is compared by features, so a copy that was cropped, recoloured or turned a little may be found too.
-    'msvq doctor' needs no encoder and compares pixels: it finds files that are equal or look equal at a small size.
-    Example: msvq duplicates runs/photos --data ~/photos --out duplicates.csv
-    """
-    from msvq.api import load
-    from msvq.search.duplicates import find_duplicates
-    from msvq.search.inputs import Inputs
-
-    with _resumable():
-        inputs = Inputs(load(run, backbone=backbone), data, data_root, split, download, checkpoint, device, precision)
-        display = Display(Console(stderr=True))
-        found = find_duplicates(inputs, threshold=threshold, out=out, html=html, display=display)
-    if as_json:
-        typer.echo(json.dumps(_duplicates_record(found, top), indent=1))
-    else:
-        _show_duplicates(found, top, [path for path in (out, html) if path])
-
-
-def _duplicates_record(found: "Duplicates", top: int) -> dict[str, object]:
-    return {
-        "pictures": found.num_pictures,
-        "threshold": found.threshold,
-        "skipped": len(found.skipped),
-        "num_groups": len(found.groups),
-        "groups": [
-            [{"name": m.name, "class": m.class_name or None, "similarity": m.similarity} for m in group]
-            for group in found.groups[:top]
-        ],
-    }
-
-
-def _show_duplicates(found: "Duplicates", top: int, files: Iterable[Path]) -> None:
-    """Print the first groups, and the first pictures of each."""
-    say = Display(Console()).note
-    where = f"at a cosine of {found.threshold:g} or more"
-    if not found.groups:
-        say(f"none of the {found.num_pictures:,} pictures is like another {where}")
-    else:
-        say(f"{found.num_members:,} of {found.num_pictures:,} pictures are in {len(found.groups):,} groups, {where}")
-        rows = []
-        for number, group in enumerate(found.groups[:top], start=1):
-            rows += [(str(number), f"{m.similarity:.3f}", m.class_name, m.name) for m in group[:SHOWN]]
-            if (more := len(group) - SHOWN) > 0:
-                rows.append((str(number), "", "", f"and {more:,} more"))
-        _show_table(("group", "cosine", "class", "picture"), rows)
-    if (more := len(found.groups) - top) > 0:
-        say(f"and {more:,} more groups; --top shows more, --out FILE.csv writes all")
-    if found.crowded:
-        say(
-            f"note: one group holds {max(map(len, found.groups)):,} pictures, so this encoder sees too much as the "
-            f"same: raise --threshold, or train it longer ('msvq analyze' tells whether it has collapsed)"
-        )
-        counts = [f"{found.at(higher):,} at {higher:g}" for higher in HIGHER if higher > found.threshold]
-        if counts:
-            say(f"pictures that would be in a group: {', '.join(counts)}")
-    for path in files:
-        say(f"written  {path}")
-    if found.skipped:
-        say(_tell_skipped(found.skipped))
+        say(tell_skipped(found.skipped))
 
 
 @app.command()
 def export(
-    run: opt.RunPath,
+    encoder: opt.EncoderName,
     out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
     format: Annotated[
         str,
         Option(
-            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; onnx: for "
-            "ONNX Runtime and others; torchscript: for torch.jit.load."
+            help="safetensors: weights, and code that reads them; torchvision, timm: for those libraries; hf: for "
+            "the Hugging Face hub; onnx: for ONNX Runtime and others; torchscript: for torch.jit.load."
         ),
     ] = "safetensors",
     checkpoint: opt.Checkpoint = "last",
     licence: Annotated[
         str, Option("--licence", "--license", help="Licence of the weights, for the model card, such as mit.")
     ] = "unknown",
-    backbone: opt.OwnBackbone = None,
+    backbone: opt.EncoderBackbone = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
+    push: Annotated[
+        str | None,
+        Option(
+            help="Send the folder to this model on the Hugging Face hub, with the login of 'hf auth login'.",
+            metavar="OWNER/NAME",
+        ),
+    ] = None,
 ) -> None:
-    """Write a run's encoder for other tools, with its preprocessing, a model card and an example.
+    """Write an encoder for other tools, with its preprocessing, a model card and an example.
 
     It is loaded back by its own library in a fresh process first: no feature may differ by more than 0.0001.
     Example: msvq export runs/cifar10 --format onnx --out cifar10-onnx
     """
-    from msvq.api import load
-    from msvq.export.exporting import export_run
+    from msvq.export.exporting import export_encoder
 
-    encoder, display = load(run, backbone=backbone), Display(Console(stderr=True))
-    done = export_run(
-        encoder, format=format, out=out, checkpoint=checkpoint, licence=licence, overwrite=overwrite, display=display
+    done = export_encoder(
+        encoder,
+        format=format,
+        out=out,
+        checkpoint=checkpoint,
+        backbone=backbone,
+        licence=licence,
+        overwrite=overwrite,
+        push=push,
+        display=Display(Console(stderr=True)),
     )
     say = Display(Console()).note
-    allowed = done.manifest["checked"]["tolerance"]
-    say(f"{format}: features differ from the run's by at most {done.max_abs_difference:.2g} (allowed: {allowed:.2g})")
+    largest, allowed = done.max_abs_difference, done.manifest["checked"]["tolerance"]
+    say(f"{format}: features differ from the encoder's by at most {largest:.2g} (allowed: {allowed:.2g})")
     say(f"export  {done.path}")
+    if push is not None:
+        say(f"sent    hf:{push}")
 
 
-def _show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+def show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
     """Print aligned lines; a column without entries is left out, and the last is as long as it needs to be."""
     used = [column for column in range(len(titles)) if any(row[column] for row in rows)]
     cells = [[printable(row[c]).replace("\n", "\\n").replace("\t", "\\t") for c in used] for row in [titles, *rows]]
@@ -273,7 +195,7 @@ def _show_table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
         say("  ".join(["", *map(str.ljust, row, [*widths[:-1], 0])]))
 
 
-def _tell_skipped(skipped: Sequence[tuple[str, str]]) -> str:
+def tell_skipped(skipped: Sequence[tuple[str, str]]) -> str:
     """How many pictures were left out and why, in short."""
     kinds = Counter(reason.partition(":")[0] for _, reason in skipped)
     why = ", ".join(f"{count:,} {reason!r}" for reason, count in kinds.most_common(3))

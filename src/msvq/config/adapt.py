@@ -74,7 +74,9 @@ def _update(settings: Settings, *, method: Mapping[str, Any], **sections: Mappin
 
 
 def _written_down(init: str | None) -> str | None:
-    return init if init in (None, LIBRARY) else str(expanduser(str(init)).absolute())
+    """A path no longer depends on where the command ran; what is none is a name."""
+    place = None if init in (None, LIBRARY) else expanduser(str(init))
+    return str(place.absolute()) if place is not None and place.exists() else init
 
 
 def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -> tuple[Settings, list[str]]:

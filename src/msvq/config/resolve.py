@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -9,17 +10,21 @@ from typing import Any
 
 import yaml
 
-from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, parse_budget
+from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, WARMUP, parse_budget
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
+from msvq.data.sources.hub import PREFIX
 from msvq.methods import METHODS
 from msvq.methods.external import register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
+from msvq.model.libraries import RANDOM, is_library
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
+
+SYNONYMS = {"lr": "train.base_lr", "learning_rate": "train.base_lr", "model": "backbone.name"}  # what others call it
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Flags:
     """What a command was told of the settings; None: not told."""
 
     recipe: str | Path | None = None
-    data: str | None = None
+    data: str | Path | None = None
     data_root: str | Path | None = None
     method: str | None = None
     backbone: str | None = None
@@ -67,14 +72,18 @@ class Flags:
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
         _choose_method(values, name)
-        _choose_backbone(values, assignments.pop("backbone.name", self.backbone))
+        start = str(assignments.get("backbone.init", ""))
+        by_start = start.removesuffix(RANDOM) if is_library(start) else None  # the network of the weights
+        _choose_backbone(values, assignments.pop("backbone.name", self.backbone) or by_start)
         _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = base is None or self.recipe is not None
-        if from_recipe and values["backbone"].get("init") == LIBRARY and "backbone.init" not in assignments:
+        begun = str(values["backbone"].get("init"))
+        remote = begun == LIBRARY or is_library(begun) or begun.startswith(PREFIX)
+        if from_recipe and remote and "backbone.init" not in assignments:
             raise BadInput(
-                "the recipe starts from weights of the network; to allow that, name it yourself: --init library"
+                f"the recipe starts from weights of the network; to allow that, name it yourself: --init {begun}"
             )
-        _choose_length(values, assignments)
+        _choose_length(values, assignments, new=from_recipe)
         _assign_all(values, assignments)
         settings = Settings.parse(values)
         check_backbone(settings.backbone)
@@ -157,6 +166,18 @@ def resolve(base: Mapping[str, Any] | None = None, **flags: Any) -> Settings:
     return Flags(**flags).settings(base)
 
 
+def nearest_setting(name: str) -> str | None:
+    """The setting, as section.key, that somebody may mean who gives a name without its section, or another word."""
+    keys = {
+        key: f"{section}.{key}"
+        for section, field in Settings.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", ())
+    }
+    word = name.strip("-").replace("-", "_").lower()
+    near = get_close_matches(word, keys, n=1, cutoff=0.75)
+    return SYNONYMS.get(word) or (keys[near[0]] if near else None)
+
+
 def _choose_method(values: dict[str, Any], name: str | None) -> None:
     """Make `method:` the chosen method's block: the recipe's values for it, then its own block if it has one."""
     block = values.get("method") or {"name": "msvq"}
@@ -200,14 +221,19 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
     block["name"] = name
 
 
-def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
-    """Epochs that are named stand instead of a recipe's or a run's steps."""
+def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any], *, new: bool) -> None:
+    """Epochs that are named stand instead of a recipe's or a run's steps; in a new run, warm-up is a tenth at most."""
     if "train.epochs" not in assignments:
         return
     if assignments.get("train.steps") is not None:
         raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
-    if isinstance(values.get("train"), dict):
-        values["train"].pop("steps", None)
+    block, epochs = values.get("train"), assignments["train.epochs"]
+    if not isinstance(block, dict):
+        return
+    block.pop("steps", None)
+    warmup = block.get("warmup_epochs", TrainSettings().warmup_epochs)
+    if new and isinstance(epochs, int) and epochs > 0 and isinstance(warmup, int | float):
+        block["warmup_epochs"] = min(warmup, WARMUP * epochs)
 
 
 def _choose_optimiser(values: dict[str, Any], name: Any) -> None:
@@ -225,6 +251,8 @@ def _assign_all(values: dict[str, Any], assignments: Mapping[str, Any]) -> None:
     if assignments.get(f"method.{name}", block.get(name)) != block.get(name):
         block.pop(options, None)  # they were another inner method's
     for path, value in assignments.items():
+        if "." not in path and path not in Settings.model_fields and (meant := nearest_setting(path)):
+            raise BadInput(f"--set {path}: a setting is named with its section; did you mean {meant}?")
         assign(values, path, value, whole=True)
     inner, told = block.get(name), block.get(options) or {}
     if isinstance(inner, str) and isinstance(told, dict) and defaults.get(inner):

@@ -15,6 +15,8 @@ from filelock import FileLock, Timeout
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the beginning of one
+
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file so that `path` holds either the old content or the whole new one, on disk."""
@@ -56,10 +58,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_csv(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as the text of a CSV file, in letters that any file takes."""
+    """Rows as the text of a CSV file, in letters that any file takes; what a spreadsheet would compute stays text."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([printable(str(value)) for value in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    shown = "" if value is None else printable(str(value))
+    return f"'{shown}" if isinstance(value, str) and shown.startswith(FORMULA) else shown
 
 
 @contextmanager

@@ -184,19 +184,22 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     return pixels.permute(0, 3, 1, 2)
 
 
-def eval_view(images: Tensor, *, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def eval_view(
+    images: Tensor, *, size: int, mean: Sequence[float], std: Sequence[float], resize: int | None = None
+) -> Tensor:
     """The pictures as they are, uint8 [N, H, W, 3] -> normalised float [N, 3, size, size] in channels_last.
 
-    Those of another size are resized (antialiased, bilinear) until the shorter side is `size`, then cut at the
-    centre, as torchvision's Resize and CenterCrop do.
+    Those of another size are resized (antialiased, bilinear) until the shorter side is `resize` (None: `size`), then
+    cut at the centre, as torchvision's Resize and CenterCrop do.
     """
     _check(images)
     _, height, width, _ = images.shape
     view = images.permute(0, 3, 1, 2).to(torch.float32).div_(255)
-    if (height, width) != (size, size):
-        short = min(height, width)
-        target = [int(size * side / short) for side in (height, width)]
-        view = F.interpolate(view, target, mode="bilinear", antialias=True, align_corners=False)
+    if (height, width) != (size, size) or resize not in (None, size):
+        short, target = min(height, width), [height, width]
+        if short != (resize or size):
+            target = [int((resize or size) * side / short) for side in target]
+            view = F.interpolate(view, target, mode="bilinear", antialias=True, align_corners=False)
         top, left = (round((side - size) / 2) for side in target)
         view = view[:, :, top : top + size, left : left + size]
     return normalise(view, mean, std)

@@ -131,6 +131,7 @@ class ImageDataset:
     std: Triple
     size: int  # side of a training crop
     test_size: int  # side of a picture when features are taken
+    resize: int | None = None  # what the shorter side is before `test_size` is cut out of its centre; None: `test_size`
     notes: tuple[str, ...] = ()  # sentences about what is missing
     skipped: tuple[tuple[str, str], ...] = ()  # pictures that could not be read, and why
     content: str | None = None  # a hash of the pictures, where one is known already

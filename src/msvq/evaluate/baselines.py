@@ -1,15 +1,16 @@
 """What one has without an encoder: colours and tiny pictures, as features that encoders are held against."""
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from msvq.data.store import ImageSplit
 from msvq.evaluate.knn import knn_accuracy
+from msvq.model.pixels import Pixels
 
 AT_ONCE = 500  # pictures
 BINS = 8  # of each colour, so 512 in all
@@ -20,8 +21,7 @@ Encode = Callable[[NDArray[np.uint8]], Tensor]  # pictures uint8 [n, H, W, 3] ->
 def pixels_8x8(images: NDArray[np.uint8]) -> Tensor:
     """The pictures uint8 [n, H, W, 3] with 8 x 8 pixels, each less the picture's mean: [n, 192]."""
     planes = torch.from_numpy(images).permute(0, 3, 1, 2).float()
-    pixels = F.interpolate(planes, (8, 8), mode="area").flatten(1)
-    return pixels - pixels.mean(1, keepdim=True)
+    return cast(Tensor, Pixels()(planes))
 
 
 def colour_histogram(images: NDArray[np.uint8]) -> Tensor:

@@ -37,6 +37,7 @@ def extract_features(
     size: int,
     mean: Sequence[float],
     std: Sequence[float],
+    resize: int | None = None,
     device: torch.device,
     precision: str = "fp32",
 ) -> Tensor:
@@ -44,7 +45,7 @@ def extract_features(
     parts = []
     with eval_mode(encoder):
         for images in batches:
-            view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std)
+            view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std, resize=resize)
             with autocast(device, precision):
                 features = encoder(view)
             parts.append(features.float().cpu())
@@ -60,7 +61,13 @@ def feature_function(
     """
 
     extract = partial(
-        extract_features, size=data.test_size, mean=data.mean, std=data.std, device=device, precision=precision
+        extract_features,
+        size=data.test_size,
+        mean=data.mean,
+        std=data.std,
+        resize=data.resize,
+        device=device,
+        precision=precision,
     )
 
     def batches(pictures: ImageSplit) -> Iterator[NDArray[uint8]]:

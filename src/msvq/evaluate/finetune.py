@@ -77,6 +77,11 @@ def finetune(
     peaks = {learning: settings.lr_scratch if scratch else settings.lr_backbone, head: settings.lr_head}
     epochs = settings.num_epochs(len(views.pictures))
     steps = epochs * len(views)
+    if epochs > settings.epochs and not scratch:
+        context.display.note(
+            f"note: {epochs} epochs instead of {settings.epochs}, for at least {settings.min_steps:,} steps "
+            f"(--set min_steps=1 keeps to the epochs)"
+        )
     losses = train_classifier(
         context,
         network,

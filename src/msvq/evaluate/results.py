@@ -54,6 +54,7 @@ class EvalResult(BaseModel):
     checkpoint: str = "last"
     step: Count | None = None
     changes: dict[str, Any] = {}  # what differs from the plain protocol
+    beside: list[dict[str, Any]] = []  # the same of other encoders, this one first: name, accuracies, seconds
     # of some protocols
     class_names: list[str] = []
     confusion: Annotated[list[list[Count]], AfterValidator(_square)] = []  # rows: truth, columns: vote

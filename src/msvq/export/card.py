@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -10,7 +11,7 @@ from msvq.core.console import printable
 from msvq.data.sources import is_path
 from msvq.data.sources.hub import PREFIX
 from msvq.evaluate.results import EvalResult, read_results
-from msvq.export.folder import backbone, fill
+from msvq.export.folder import backbone_record, fill
 from msvq.export.plans import Plan
 from msvq.report.records import is_number
 from msvq.runs.encoder import LoadedEncoder
@@ -46,18 +47,21 @@ def model_card(encoder: LoadedEncoder, plan: Plan, *, format: str, licence: str,
 
 def measured(encoder: LoadedEncoder) -> list[Measured]:
     """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does."""
+    run = encoder.run
+    if run is None:
+        return []
     results = [
         result
-        for result in read_results(encoder.run.path / "eval")
+        for result in read_results(run.path / "eval")
         if result.checkpoint == encoder.checkpoint and (encoder.step is None or result.step in (None, encoder.step))
     ]
     rows = [Measured(r.protocol, r.data or "unknown data", _note(r), r.top1, r.top5) for r in results]
     own_knn = any(result.kind == "knn" and not result.transfer for result in results)
     keys = {"knn_top1": "test pictures, measured while training"} if not own_knn else {}
     keys |= {"knn_top1_val": "training pictures whose labels were held out"}
-    settings = encoder.run.config.evaluate
+    settings = run.config.evaluate
     protocol = f"online knn, k at most {settings.knn_k}, t {settings.knn_temp:g}"  # in the precision of the training
-    lines = [line for line in encoder.run.metrics() if encoder.of_run and line["step"] == encoder.step]
+    lines = [line for line in run.metrics() if encoder.of_run and line["step"] == encoder.step]
     for key, note in keys.items():
         values = [line[key] for line in lines if is_number(line.get(key))]
         rows += [Measured(protocol, encoder.data, note, float(value), None) for value in values[-1:]]
@@ -77,7 +81,7 @@ def front_matter(encoder: LoadedEncoder, plan: Plan, rows: list[Measured], forma
     """What a model hub reads."""
     method = encoder.method
     learning = "supervised-learning" if method == "supervised" else "self-supervised-learning"
-    tags = dict.fromkeys([learning, "image-encoder", "msvq", slug(method), format])
+    tags = dict.fromkeys([*([learning, slug(method)] if method else []), "image-encoder", "msvq", format])
     known = licence.lower() in LICENCES
     values: dict[str, Any] = {
         "license": licence.lower() if known else "other",
@@ -91,12 +95,14 @@ def front_matter(encoder: LoadedEncoder, plan: Plan, rows: list[Measured], forma
     if rows:
         values["metrics"] = ["accuracy"]
         results = [_hub_result(row) for row in rows]
-        values["model-index"] = [{"name": slug(encoder.run.path.resolve().name), "results": results}]
+        values["model-index"] = [{"name": slug(Path(encoder.name).resolve().name), "results": results}]
     return values
 
 
 def _hub_data(encoder: LoadedEncoder) -> str | None:
     """The data set's id; a folder of one's own has none, and must not be taken for a data set of that name."""
+    if encoder.run is None:
+        return None
     source = encoder.run.config.data.source
     if source.startswith(PREFIX):
         return "/".join(map(slug, source.removeprefix(PREFIX).split("/")[:2]))
@@ -119,13 +125,16 @@ def _hub_result(row: Measured) -> dict[str, Any]:
 
 def _settings(encoder: LoadedEncoder) -> dict[str, Any]:
     """Those of method and training, of which some may be None."""
+    network = {f"backbone.{key}": value for key, value in backbone_record(encoder).items()}
+    if encoder.run is None:
+        return {"encoder": encoder.name if ":" in encoder.name else Path(encoder.name).name, **network}
     config, environment = encoder.run.config, encoder.run.environment()
     return {
         "data": encoder.data,
         "data fingerprint": environment.get("data_fingerprint"),
         "checkpoint": encoder.checkpoint,
         "step": encoder.step,
-        **{f"backbone.{key}": value for key, value in backbone(encoder).items()},
+        **network,
         **{f"method.{key}": value for key, value in config.method_options.items()},
         **{f"train.{key}": value for key, value in config.train.model_dump(mode="json").items()},
         "size of the training pictures": encoder.train_size,

@@ -10,17 +10,17 @@ from uuid import uuid4
 
 from msvq.core.array_cache import hash_files
 from msvq.core.console import Display
-from msvq.core.errors import BadInput
+from msvq.core.errors import BadInput, first_line
 from msvq.core.files import expanduser, holds_already
 from msvq.core.version import __version__
 from msvq.export.card import LONGEST, model_card, one_line
-from msvq.export.folder import backbone, write_folder
+from msvq.export.folder import backbone_record, write_folder
 from msvq.export.plans import check_format, make_plan
 from msvq.export.verify import verify
-from msvq.runs.encoder import LoadedEncoder, load_encoder
-from msvq.runs.run_dir import RunDir, open_run
+from msvq.runs.encoder import LoadedEncoder
+from msvq.runs.encoder_folder import MANIFEST, hub_library
+from msvq.runs.encoder_names import EncoderName, find_run, load_encoder
 
-MANIFEST = "manifest.json"
 MAKER = "msvq export"  # by which a manifest of ours is known
 CACHE = "__pycache__"  # which Python leaves where example.py has been run
 RUN_FOLDERS = ("checkpoints", "eval", "figures")
@@ -38,30 +38,36 @@ class Exported(NamedTuple):
         return float(self.manifest["checked"]["max_abs_difference"])
 
 
-def export_run(
-    run: str | Path | RunDir,
+def export_encoder(
+    name: EncoderName,
     *,
     format: str = "safetensors",
     out: str | Path,
     checkpoint: str = "last",
+    backbone: str | None = None,
     licence: str = "unknown",
     overwrite: bool = False,
+    push: str | None = None,
     display: Display | None = None,
 ) -> Exported:
-    """Write a run's encoder to the folder `out` in a format of FORMATS, if it gives the same features there.
+    """Write an encoder to the folder `out` in a format of FORMATS, if it gives the same features there.
 
-    The arguments are those of `msvq export`.
+    The arguments are those of `msvq export`; `push` is a model on the hub that the folder is sent to, OWNER/NAME.
     """
     display = display or Display()
     check_format(format)
     if not licence.strip() or one_line(licence) != licence:
         raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
+    if push is not None:
+        hub_library(push)
     out = expanduser(out)
     check_out(out, overwrite=overwrite)
-    run = run if isinstance(run, RunDir) else open_run(run)
-    if out.resolve() in [(run.path / name).resolve() for name in RUN_FOLDERS]:
+    run = find_run(name, backbone=backbone)
+    if run is not None and out.resolve() in [(run.path / folder).resolve() for folder in RUN_FOLDERS]:
         raise BadInput(f"--out {str(out)!r} is where the run keeps files of its own; choose another directory")
-    encoder = load_encoder(run, checkpoint)
+    encoder = load_encoder(run or name, checkpoint, backbone=backbone)
+    if encoder.note:
+        display.note(encoder.note)
     plan = make_plan(format, encoder)
     with (
         display.task(f"exporting to {format}, and loading it back", 3) as advance,
@@ -77,7 +83,31 @@ def export_run(
         manifest = _manifest(folder, encoder, format, licence, checked)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         advance(1)
+    if push is not None:
+        with display.busy(f"sending it to hf:{push}"):
+            push_folder(out, push)
     return Exported(out, manifest)
+
+
+def push_folder(folder: Path, repository: str) -> None:
+    """Send an export to the hub, with the login of the hub's own library."""
+    hub, errors = hub_library(repository)
+    kept = f"the export is in {str(folder)!r}"
+    try:
+        api = hub.HfApi()
+        api.create_repo(repository, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[f"{CACHE}/*"])
+    except errors.LocalTokenNotFoundError:
+        raise BadInput(f"sending to hf:{repository} needs a login: 'hf auth login'; {kept}") from None
+    except errors.HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", None)
+        if status in (401, 403):
+            raise BadInput(
+                f"hf:{repository} is not yours to write to, or needs a login ('hf auth login'); {kept}"
+            ) from None
+        raise BadInput(f"the hub refused hf:{repository} ({first_line(error, 200)}); {kept}") from error
+    except Exception as error:  # of the network, in many kinds
+        raise BadInput(f"hf:{repository} cannot be reached ({first_line(error, 200)}); {kept}") from error
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
@@ -148,7 +178,7 @@ def _manifest(
         "licence": licence,
         "method": encoder.method,
         "data": one_line(encoder.data),
-        "backbone": backbone(encoder),
+        "backbone": backbone_record(encoder),
         "checkpoint": encoder.checkpoint,
         "step": encoder.step,
         "feature_dim": encoder.feature_dim,

@@ -17,25 +17,28 @@ from msvq.export.network import LAYERS
 from msvq.export.plans import INPUT, Plan
 from msvq.report.templates import templates
 from msvq.runs.encoder import LoadedEncoder
+from msvq.runs.encoder_folder import CONFIG, PROCESSOR
 
 
 def write_folder(folder: Path, encoder: LoadedEncoder, plan: Plan, *, format: str) -> None:
     """Write all but the model card and the manifest, which tell how the check went."""
     plan.write(folder)
-    _write_json(folder / "config.json", config(encoder, plan, format=format))
-    _write_json(folder / "preprocessor_config.json", preprocessing(encoder))
-    (folder / "training.yaml").write_text(training(encoder), encoding="utf-8")
+    _write_json(folder / CONFIG, config(encoder, plan, format=format))
+    _write_json(folder / PROCESSOR, preprocessing(encoder))
+    if encoder.run is not None:
+        (folder / "training.yaml").write_text(training(encoder), encoding="utf-8")
     (folder / "preprocess.py").write_text(preprocess_code(), encoding="utf-8")
     (folder / "example.py").write_text(example(plan), encoding="utf-8")
 
 
 def training(encoder: LoadedEncoder) -> str:
     """training.yaml: the settings of the run, as a recipe, without where things are on somebody's disk."""
+    assert encoder.run is not None
     values = encoder.run.config.model_dump(mode="json", exclude={"method_defaults"})
     source = values["data"]["source"]
     values["data"] |= {"source": encoder.data if is_path(source) else source, "root": None}
     values["method"]["name"] = encoder.method
-    values["backbone"] |= backbone(encoder)
+    values["backbone"] |= backbone_record(encoder)
     if values["backbone"].get("init"):
         values["backbone"]["init"] = Path(values["backbone"]["init"]).name
     return yaml.safe_dump(values, sort_keys=False)
@@ -46,15 +49,16 @@ def config(encoder: LoadedEncoder, plan: Plan, *, format: str) -> dict[str, Any]
     return {
         "model_type": "image-encoder",
         "format": format,
-        "backbone": backbone(encoder),
+        "backbone": backbone_record(encoder),
         "num_features": encoder.feature_dim,
+        "train_size": encoder.train_size,
         "input_size": [3, encoder.size, encoder.size],
         "made_by": f"msvq {__version__}",
         **plan.config,
     }
 
 
-def backbone(encoder: LoadedEncoder) -> dict[str, Any]:
+def backbone_record(encoder: LoadedEncoder) -> dict[str, Any]:
     """The backbone's settings that say what network it is."""
     kept = ("name", "width", "stem", "whiten") if encoder.backbone.name in LAYERS else ("name", "whiten")
     return {**{key: getattr(encoder.backbone, key) for key in kept}, "name": encoder.title}
@@ -66,7 +70,7 @@ def preprocessing(encoder: LoadedEncoder) -> dict[str, Any]:
         "image_processor_type": "BitImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"shortest_edge": encoder.size},
+        "size": {"shortest_edge": encoder.preprocessing.side},
         "resample": int(Image.Resampling.BILINEAR),  # antialiased, as Pillow's always is
         "do_center_crop": True,
         "crop_size": {"height": encoder.size, "width": encoder.size},

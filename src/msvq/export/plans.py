@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput, first_line, unknown
@@ -24,8 +24,8 @@ from msvq.export.library_code import OWN_WIDTH, Building, Misfit, Refused, build
 from msvq.model.pooling import Pooled
 from msvq.model.whitening import Whitened, without_whitening
 from msvq.runs.encoder import LoadedEncoder
+from msvq.runs.encoder_folder import ONNX, SCRIPT, WEIGHTS
 
-WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 INPUT, OUTPUT = "pixel_values", "features"
 CODE = "own_backbone"  # the module that a backbone of one's own becomes
 
@@ -90,10 +90,21 @@ def torchscript_plan(encoder: LoadedEncoder) -> Plan:
     return Plan(partial(write_script, encoder), ("import torch",), (made,), "pytorch")
 
 
+def hf_plan(encoder: LoadedEncoder) -> Plan:
+    """What the hub takes: for timm's one line where timm has this very network, else weights and their code."""
+    if find_spec("timm") is not None:
+        with contextlib.suppress(Refused):
+            plan = timm_plan(encoder)
+            if plan.library == "timm":
+                return plan
+    return safetensors_plan(encoder)
+
+
 FORMATS: Mapping[str, Callable[[LoadedEncoder], Plan]] = {
     "safetensors": safetensors_plan,
     "torchvision": torchvision_plan,
     "timm": timm_plan,
+    "hf": hf_plan,
     "onnx": onnx_plan,
     "torchscript": torchscript_plan,
 }
@@ -111,6 +122,8 @@ def check_format(name: str) -> None:
 
 def make_plan(name: str, encoder: LoadedEncoder) -> Plan:
     """How the encoder is written in a format; one that cannot hold it is refused, with those that can."""
+    if not list(encoder.network.parameters()):
+        raise BadInput(f"{encoder.name} has no weights that could be written in another format; give another encoder")
     try:
         return FORMATS[name](encoder)
     except Refused as refusal:
@@ -178,7 +191,7 @@ def _timm_config(encoder: LoadedEncoder, building: Building) -> dict[str, Any]:
             "input_size": [3, encoder.size, encoder.size],
             "fixed_input_size": list(more) == ["img_size"],
             "interpolation": "bilinear",
-            "crop_pct": 1.0,
+            "crop_pct": encoder.size / encoder.preprocessing.side,
             "crop_mode": "center",
             "mean": list(encoder.preprocessing.mean),
             "std": list(encoder.preprocessing.std),
@@ -200,13 +213,18 @@ def write_weights(encoder: LoadedEncoder, folder: Path) -> None:
 
 def write_onnx(encoder: LoadedEncoder, folder: Path) -> None:
     """One file with the weights in it, for any number of pictures [N, 3, size, size] at once."""
+    export_onnx(encoder.network, encoder, folder / ONNX, OUTPUT)
+
+
+def export_onnx(network: nn.Module, encoder: LoadedEncoder, path: Path, output: str) -> None:
+    """Write a network that takes what an encoder takes."""
     with _quiet("onnx"):
         torch.onnx.export(
-            encoder.network,
+            network,
             (_pictures(encoder),),
-            folder / ONNX,
+            path,
             input_names=[INPUT],
-            output_names=[OUTPUT],
+            output_names=[output],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             external_data=False,
             dynamo=True,

@@ -14,11 +14,13 @@ from msvq.data.to_rgb import upright_square
 
 
 def prepare(path: Any) -> Any:
-    """The centre square of the picture, upright, transparency on white: float32 [1, 3, size, size], normalised."""
+    """The centre of the picture, upright, transparency on white: float32 [1, 3, size, size], normalised."""
     how = json.loads((Path(__file__).parent / "preprocessor_config.json").read_text(encoding="utf-8"))
-    size = how["crop_size"]["height"]
+    side, size = how["size"]["shortest_edge"], how["crop_size"]["height"]
     with Image.open(path) as image:
-        image.draft(None, (2 * size, 2 * size))  # a large JPEG is decoded at a fraction of its size
-        pixels = np.asarray(upright_square(image, size)) * how["rescale_factor"]
+        image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
+        pixels = np.asarray(upright_square(image, side)) * how["rescale_factor"]
+    start = round((side - size) / 2)
+    pixels = pixels[start : start + size, start : start + size]
     pixels = (pixels - np.array(how["image_mean"])) / np.array(how["image_std"])
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None], dtype=np.float32)

@@ -29,14 +29,14 @@ Arrays = dict[str, NDArray[Any]]
 
 def verify(folder: Path, encoder: LoadedEncoder) -> dict[str, Any]:
     """What was measured, for the manifest. Raises if the folder cannot be loaded or gives other features."""
-    generator, size = np.random.default_rng(0), encoder.size
+    generator, size, side = np.random.default_rng(0), encoder.size, encoder.preprocessing.side
     question = {f"batch {num}": _normalised(encoder, generator.random((num, 3, size, size))) for num in BATCHES}
     with TemporaryDirectory() as name:
         place = Path(name)
         files = {"picture": place / "picture.png", "other": place / "other.jpg"}
-        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(files["picture"])
-        _photograph(generator, 4 * size + 4, 6 * size + 3).save(files["other"])  # decoded at half its size, then cut
-        views = question | {name: _view(encoder, decode(str(path), size)) for name, path in files.items()}
+        Image.fromarray(generator.integers(0, 256, (side, side, 3), np.uint8)).save(files["picture"])
+        _photograph(generator, 4 * side + 4, 6 * side + 3).save(files["other"])  # decoded at half its size, then cut
+        views = question | {name: _view(encoder, decode(str(path), side)) for name, path in files.items()}
         expected = {name: _features(encoder, view) for name, view in views.items()}
         if not all(np.isfinite(array).all() for array in expected.values()):
             raise BadInput(
@@ -78,15 +78,15 @@ def _by_others(encoder: LoadedEncoder, file: Path) -> NDArray[np.float32]:
     """What tools make of a picture that follow preprocessor_config.json: the whole of it resized, then cut."""
     with Image.open(file) as picture:
         short = min(picture.size)
-        width, height = (int(encoder.size * side / short) for side in picture.size)
-        small = picture.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - encoder.size) // 2, (height - encoder.size) // 2
-    return _view(encoder, np.asarray(small.crop((left, top, left + encoder.size, top + encoder.size))))
+        width, height = (int(encoder.preprocessing.side * side / short) for side in picture.size)
+        return _view(encoder, np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR)))
 
 
 def _view(encoder: LoadedEncoder, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """uint8 [H, W, 3] as the encoder takes it: [1, 3, H, W]."""
-    return _normalised(encoder, pixels.transpose(2, 0, 1)[None] / 255)
+    """uint8 [H, W, 3], its centre cut out, as the encoder takes it: [1, 3, size, size]."""
+    size = encoder.size
+    top, left = (round((side - size) / 2) for side in pixels.shape[:2])
+    return _normalised(encoder, pixels[top : top + size, left : left + size].transpose(2, 0, 1)[None] / 255)
 
 
 def _features(encoder: LoadedEncoder, view: NDArray[np.float32]) -> NDArray[np.float32]:

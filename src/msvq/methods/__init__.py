@@ -4,6 +4,7 @@ from msvq.methods.base import METHODS, Batch, Loss, Method
 from msvq.methods.byol import BYOL
 from msvq.methods.cmsf import CMSF
 from msvq.methods.co2 import CO2
+from msvq.methods.mnn import MNN
 from msvq.methods.mocov2 import MoCoV2
 from msvq.methods.msf import MSF
 from msvq.methods.msvq import MQ, MSV, MSVQ, MSVQX3, MSVQX5, MSVQDagger, ReSSL
@@ -29,6 +30,7 @@ METHODS |= {
     "simsiam": SimSiam,
     "msf": MSF,
     "cmsf": CMSF,
+    "mnn": MNN,
     "unmix": UnMix,
     "nnclr": NNCLR,
     "snclr": SNCLR,

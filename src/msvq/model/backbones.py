@@ -39,7 +39,7 @@ class BackboneSettings(Section):
     width: Annotated[int, Ge(1)] = 64
     stem: Stem = "auto"
     init: str | None = None
-    whiten: bool = False
+    whiten: bool = False  # whether the encoder ends in a layer that whitens its features
 
     @property
     def is_resnet(self) -> bool:

@@ -14,11 +14,21 @@ from torch import Tensor
 from msvq.core.errors import BadInput
 
 HEADS = {"fc", "classifier", "head", "heads", "projector", "projection", "predictor", "mlp_head", "linear"}
-TEACHERS = ("encoder_k", "teacher", "momentum", "target", "ema")  # slow copies: what has learned itself goes before
-COUNTER = "num_batches_tracked"  # of batch norm; files of old versions lack it
+# Slow copies: what has learned itself goes before. The last three are of the MSVQ authors' code.
+TEACHERS = ("encoder_k", "teacher", "momentum", "target", "ema", "encoder_p", "f_t1", "f_t2")
+COUNTERS = ("num_batches_tracked", "total_ops", "total_params")  # of batch norm and of thop; a file may lack them
 INNER = "network."  # where the weights of a pooled network are
 SHOWN = 3  # names in a sentence
 MAX_DEPTH = 6  # dictionaries within dictionaries
+
+# Other names for a ResNet's parts: the children of torchvision's in an nn.Sequential, where a ReLU is 2. So have it
+# MSVQ and MNN of its authors and their benchmark (net.net.*), mix-bt and Barlow-Twins-HSIC (f.*).
+_STEM = {"conv1": "0", "bn1": "1"}
+LAYOUTS: dict[str, dict[str, str]] = {
+    "": {},
+    "torchvision's children in a row, without a max-pool": _STEM | {f"layer{n}": f"{n + 2}" for n in range(1, 5)},
+    "torchvision's children in a row, with a max-pool": _STEM | {f"layer{n}": f"{n + 3}" for n in range(1, 5)},
+}
 
 
 class MatchedWeights(NamedTuple):
@@ -26,6 +36,7 @@ class MatchedWeights(NamedTuple):
 
     weights: dict[str, Tensor]  # by the network's own names, all of them
     prefix: str  # what they are called by in the file, before their own names
+    layout: str  # of LAYOUTS: what the file has in place of those names
     left_out: list[str]  # of the same network in the file, such as its classifier, without the prefix
     elsewhere: int  # further tensors of the file
 
@@ -61,12 +72,17 @@ def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], sou
     """The weights for a network whose state is `own`; raise if any is missing, has another shape or has no place."""
     inner = INNER if all(name.startswith(INNER) for name in own) else ""
     wanted = {name.removeprefix(inner): value for name, value in own.items()}
-    prefix = best_prefix(wanted, found)
-    theirs = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
-    missing = [name for name in wanted if name not in theirs and not name.endswith(COUNTER)]
+    layout, prefix, _ = max((_fit(wanted, found, layout) for layout in LAYOUTS), key=lambda fit: fit.matched)
+    own_names = {theirs: ours for ours, theirs in LAYOUTS[layout].items()}
+    theirs = {
+        _renamed(name.removeprefix(prefix), own_names): value
+        for name, value in found.items()
+        if name.startswith(prefix)
+    }
+    missing = [name for name in wanted if name not in theirs and not name.endswith(COUNTERS)]
     wrong = [name for name in wanted if name in theirs and theirs[name].shape != wanted[name].shape]
     tops = {name.partition(".")[0] for name in wanted}
-    left_out = [name for name in theirs if name not in wanted]
+    left_out = [name for name in theirs if name not in wanted and not name.endswith(COUNTERS)]
     strange = [name for name in left_out if name.partition(".")[0] in tops and not HEADS & set(name.split("."))]
     problems = [
         (wrong, "other shapes", [f"{n} is {list(theirs[n].shape)}, not {list(wanted[n].shape)}" for n in wrong]),
@@ -75,13 +91,33 @@ def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], sou
     ]
     if wrong or missing or strange:
         told = "; ".join(f"{what}: {_few(names)}" for bad, what, names in problems if bad)
-        raise BadInput(f"{source} does not fit the backbone ({told}){_way_out(wrong + missing, theirs)}")
+        num = sum(name in theirs for name in wanted) - len(wrong)
+        nearest = f"the nearest fit is {num} of {len(wanted)} tensors{named_there(prefix, layout)}"
+        raise BadInput(f"{source} does not fit the backbone: {nearest}; {told}{_way_out(wrong + missing, theirs)}")
     weights = {f"{inner}{name}": theirs.get(name, value) for name, value in wanted.items()}
-    return MatchedWeights(weights, prefix, left_out, len(found) - len(theirs))
+    return MatchedWeights(weights, prefix, layout, left_out, len(found) - len(theirs))
 
 
-def best_prefix(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+def named_there(prefix: str, layout: str) -> str:
+    """What the weights are called in the file, for a sentence; nothing where they have the network's own names."""
+    named = f", called {prefix}* there" if prefix else ""
+    return f"{named} ({layout})" if layout else named
+
+
+def _renamed(name: str, tops: Mapping[str, str]) -> str:
+    top, dot, rest = name.partition(".")
+    return tops.get(top, top) + dot + rest
+
+
+class _Fit(NamedTuple):
+    layout: str
+    prefix: str
+    matched: int
+
+
+def _fit(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], layout: str) -> _Fit:
     """What the names in a file begin with, for most of the wanted ones; the first of several, a teacher's last."""
+    wanted = {_renamed(name, LAYOUTS[layout]): value for name, value in wanted.items()}
     matched: Counter[str] = Counter()
     for name, value in found.items():
         parts = name.split(".")
@@ -90,11 +126,9 @@ def best_prefix(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> st
             if rest in wanted:
                 same = value.shape == wanted[rest].shape
                 matched[name[: len(name) - len(rest)]] += 2 if same else 1
-    if not matched:
-        return ""
-    most = max(matched.values())
-    best = [prefix for prefix, count in matched.items() if count == most]
-    return min(best, key=lambda prefix: any(word in prefix for word in TEACHERS))
+    most = max(matched.values(), default=0)
+    best = [prefix for prefix, count in matched.items() if count == most] or [""]
+    return _Fit(layout, min(best, key=lambda prefix: any(word in prefix for word in TEACHERS)), most)
 
 
 def _few(names: list[str]) -> str:

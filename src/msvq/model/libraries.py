@@ -11,9 +11,10 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from msvq.core.errors import BadInput, first_line
+from msvq.core.errors import BadInput, first_line, unknown
 
 LIBRARIES = ("torchvision", "timm")
+RANDOM = "@random"  # behind a network as an encoder: without the weights that it was trained to
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
 
 
@@ -84,9 +85,28 @@ def library_weights(name: str, size: int) -> dict[str, Tensor]:
         return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except Exception as error:  # of the network, of the hub's library, or that there are none
         raise BadInput(
-            f"the trained weights of {name} could not be had ({first_line(error, 200)}); --init library needs the "
-            f"network once; without it, give --init a file"
+            f"the trained weights of {name} could not be had ({first_line(error, 200)}); the network is needed once "
+            f"to fetch them; without it, give a file of weights"
         ) from error
+
+
+def library_input(name: str) -> dict[str, Any]:
+    """How the library feeds its network: `size`, `resize` (the shorter side before it is cut), `mean` and `std`."""
+    library, _, model = name.partition(":")
+    if library == "timm":
+        timm = importlib.import_module("timm")
+        try:
+            known = timm.get_pretrained_cfg(model, allow_unregistered=False)
+        except RuntimeError:  # what stands behind the dot
+            plain = model.partition(".")[0]
+            raise unknown("weights of timm", model, timm.list_pretrained(f"{plain}.*") or [plain]) from None
+        size = int(known.input_size[1])
+        return {"size": size, "resize": int(size / known.crop_pct), "mean": known.mean, "std": known.std}
+    from torchvision import models
+
+    weights = cast(Any, models.get_model_weights(model)).DEFAULT
+    how = weights.transforms()
+    return {"size": how.crop_size[0], "resize": how.resize_size[0], "mean": tuple(how.mean), "std": tuple(how.std)}
 
 
 def _torchvision(model: str, size: int) -> nn.Module:

@@ -45,7 +45,7 @@ def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
 
 
 def mean_shift(p: Tensor, neighbours: Tensor) -> Tensor:
-    """The mean squared distance 2 - 2 cos of p [N, d] to each of its unit neighbours [N, k, d]."""
+    """The mean squared distance 2 - 2 p̂·n of p [N, d] to each of its neighbours [N, k, d], unit vectors or shorter."""
     with torch.autocast(p.device.type, enabled=False):
         return 2 - 2 * torch.einsum("nd,nkd->nk", l2_normalize(p), neighbours).mean()
 

@@ -13,15 +13,16 @@ class Queue(nn.Module):
     """A first-in-first-out memory of unit vectors, with the labels of their pictures for analysis.
 
     All of it is in the `state_dict`. `keys` [Q, d] starts as random directions, `labels` [Q] as -1; `pushed` counts
-    what was ever stored.
+    what was ever stored. `with_lengths`: the lengths that the vectors had are kept too, in `lengths` [Q].
     """
 
     keys: Tensor
     labels: Tensor
     pointer: Tensor
     pushed: Tensor
+    lengths: Tensor | None
 
-    def __init__(self, size: int, dim: int) -> None:
+    def __init__(self, size: int, dim: int, *, with_lengths: bool = False) -> None:
         super().__init__()
         if size < 1:
             raise ValueError(f"a queue holds at least one key, not {size}")
@@ -29,6 +30,7 @@ class Queue(nn.Module):
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
         self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("lengths", torch.ones(size) if with_lengths else None)
         self._deferred: list[tuple[Tensor, Tensor]] | None = None
 
     def __len__(self) -> int:
@@ -61,6 +63,8 @@ class Queue(nn.Module):
         slots, newest = slots[-size:], slice(-size, None)
         self.keys = self.keys.index_copy(0, slots, l2_normalize(z)[newest])
         self.labels = self.labels.index_copy(0, slots, labels[newest])
+        if self.lengths is not None:
+            self.lengths = self.lengths.index_copy(0, slots, z.to(self.lengths.dtype).norm(dim=1)[newest])
         self.pointer = (self.pointer + len(z)) % size
         self.pushed = self.pushed + len(z)
 

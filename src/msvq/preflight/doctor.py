@@ -27,6 +27,7 @@ MANY_COPIES = 0.1  # share of the training pictures
 LEAK = 0.005  # share of the test pictures: fewer cannot be seen in an accuracy
 FEW_OF_A_CLASS, IMBALANCE = 10, 10.0
 EXTREME = 4  # times as long as wide
+ADVISED = "10m"  # as README says
 EXAMPLES = 3  # names that are printed with a finding; the JSON has all
 
 Report = dict[str, Any]  # plain values, as the JSON has them
@@ -169,7 +170,8 @@ def _command(flags: Flags) -> str:
     name = re.sub(r"[^\w.-]+", "-", Path(absolute(data)).stem).strip("-.") or "mine"
     root = [] if flags.data_root is None else ["--data-root", str(flags.data_root)]
     overrides = [word for text in flags.overrides for word in ("--set", text)]
-    return shlex.join(["msvq", "pretrain", "--data", data, *root, "--out", f"runs/{name}", *overrides])
+    time = [] if flags.seconds is None else ["--budget", ADVISED]
+    return shlex.join(["msvq", "pretrain", "--data", data, *root, "--out", f"runs/{name}", *time, *overrides])
 
 
 @dataclass(frozen=True)
@@ -363,7 +365,8 @@ def show(report: Report, console: Console) -> None:
         if (more := len(finding["examples"]) - EXAMPLES) > 0:
             tell(f"           and {more:,} more (--json lists all)", "dim")
         tell(f"         {finding['advice']}")
-    section("To train", [report["command"]])
+    hurts = not report["ok"]
+    section("To train, when what hurts is mended" if hurts else "To train", [report["command"]])
 
 
 def _count_lines(counts: dict[str, Any]) -> Iterator[str]:

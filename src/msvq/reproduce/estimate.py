@@ -18,7 +18,7 @@ from msvq.reproduce.experiments import Cell, Task, is_finished
 from msvq.runs.metrics import read_metrics
 
 # Forward passes of the teachers in a step; the MSVQ family has one for each soft label.
-TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "snclr": 2, "sce": 2, "cmsf": 3}
+TEACHER_VIEWS = {"mocov2": 1, "co2": 1, "unmix": 1, "byol": 2, "msf": 2, "mnn": 2, "snclr": 2, "sce": 2, "cmsf": 3}
 # How often a protocol takes all labelled and test pictures, in time: a probe takes their features once, and then fits.
 PROTOCOL_PASSES = {"linear": 100, "probe": 2}
 TIMED_METHOD, TIMED_STEPS = "msvq", 3  # what is timed; other methods follow by their passes through the network

@@ -69,6 +69,7 @@ EXTRA = (
     Row("msvq-x5", "MSVQ with X5", "msvq-x5"),
     WARM,
     Row("msf", "MSF", "msf"),
+    Row("mnn", "MNN (later than the paper)", "mnn"),
     Row("nnclr", "NNCLR", "nnclr"),
     Row("nnclr-k5", "NNCLR, k = 5", "nnclr", ("method.k=5",)),
     Row("co2", "CO2", "co2"),
@@ -153,9 +154,6 @@ class Scale:
         usual = [resolve(recipe=self.recipe_of(name), data=name).train for name in self.datasets]
         if all(train.epochs == epochs for train in usual):
             return self
-        if any(train.warmup_epochs >= epochs for train in usual):
-            least = max(train.warmup_epochs for train in usual)
-            raise BadInput(f"--epochs {epochs} would be warm-up alone at scale {self.name}; give more than {least:g}")
         own = " or ".join(dict.fromkeys(str(train.epochs) for train in usual))
         length = f"{epochs} epoch{'' if epochs == 1 else 's'}"
         note = f"{length} in place of {own}, all else as at scale {self.name}: {self.note}"

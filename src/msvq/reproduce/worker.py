@@ -29,7 +29,7 @@ from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.reproduce.experiments import MADE_BY, Cell, is_finished
-from msvq.runs.encoder import load_encoder
+from msvq.runs.encoder import load_run_encoder
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.train.signals import Interruptions
 
@@ -97,7 +97,7 @@ def draw_map(run: Run, data_root: str | None, display: Display) -> None:
     with closing(data):
         device = resolve_device("auto")
         fresh = build_method(run.config, data.size).to(device).encoder
-        encoders = {"before": fresh, "after": load_encoder(run).network.to(device)}
+        encoders = {"before": fresh, "after": load_run_encoder(run).network.to(device)}
         features = feature_function(data, device, "fp32")
         save_map(run.path / "eval" / "map.npz", data, encoders, features, num=MAP_PICTURES)
 

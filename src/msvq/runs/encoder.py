@@ -1,19 +1,20 @@
-"""A run's encoder: its files, and how it is loaded from any checkpoint, with how to feed it and where it came from."""
+"""An encoder, with how to feed it and where it came from; and a run's: its files, and how it is loaded from them."""
 
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from annotated_types import Gt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as read_safetensors
@@ -29,11 +30,13 @@ from msvq.core.schema import diff
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.core.version import __version__
 from msvq.data.augment import eval_view
+from msvq.data.inputs import are_paths, decode_files, materialise, to_image_list
 from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
 from msvq.methods.external import register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.libraries import is_library
+from msvq.model.pooling import Encoder
 from msvq.model.whitening import Whitened
 from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, read_checkpoint
 from msvq.runs.run_dir import METADATA, WEIGHTS, RunDir
@@ -56,6 +59,12 @@ class Preprocessing(BaseModel, frozen=True):
     size: PositiveInt
     mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
     std: tuple[_Deviation, _Deviation, _Deviation]
+    resize: PositiveInt | None = None  # the shorter side before `size` is cut out of the centre; None: `size`
+
+    @property
+    def side(self) -> int:
+        """Of a picture that is decoded for it."""
+        return self.resize or self.size
 
 
 class EncoderMetadata(Preprocessing, frozen=True):
@@ -156,17 +165,20 @@ def state_dict_mismatch(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) 
 class LoadedEncoder:
     """A network in eval mode, how to feed it, and where it came from. Called, it gives the features of pictures."""
 
-    run: RunDir
+    name: str  # what a person calls it by
     network: nn.Module
     preprocessing: Preprocessing
     backbone: BackboneSettings  # what the network was built by, and for training pictures of what size
     train_size: int
-    checkpoint: str  # "last", "best", or the name of a file
-    step: int | None  # None where the file does not say
-    of_run: bool  # whether the run's own training made the weights, so that its log tells of them
     feature_dim: int
-    method: str  # what it was trained by, and on what data, for others to read
-    data: str
+    method: str = ""  # what it was trained by, and on what data, for others to read; empty: unknown
+    data: str = ""
+    run: RunDir | None = None  # where it is of one
+    checkpoint: str = "last"  # of a run: "last", "best", or the name of a file
+    step: int | None = None  # None where the file does not say
+    of_run: bool = False  # whether the run's own training made the weights, so that its log tells of them
+    note: str = ""  # what was taken from where, and what had to be guessed, for a person
+    guessed: bool = False  # whether nothing says how to feed it
     device: torch.device = CPU
     precision: str = "fp32"
 
@@ -193,11 +205,36 @@ class LoadedEncoder:
         with or_too_large(f"{len(images)} pictures at a time do not fit into the memory of {self.device}; {way}"):
             features = self._forward(images)
         if not np.isfinite(features).all():
+            which = f"the {self.checkpoint} checkpoint" if self.run is not None else self.name
             raise BadInput(
-                f"the {self.checkpoint} checkpoint gives features that are not numbers, so its training has diverged "
-                f"(or --precision {self.precision} is too coarse); take another --checkpoint"
+                f"{which} gives features that are not numbers, so its training has diverged "
+                f"(or --precision {self.precision} is too coarse); take another "
+                f"{'--checkpoint' if self.run is not None else 'encoder'}"
             )
         return features
+
+    def embed(
+        self,
+        images: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],
+        *,
+        batch_size: int = 500,
+    ) -> NDArray[np.float32]:
+        """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or names of files."""
+        if batch_size < 1:
+            raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
+        images = materialise(images)
+        if are_paths(images):
+            none = np.zeros((0, self.feature_dim), np.float32)
+            return np.concatenate([none, *map(self, decode_files(images, self.preprocessing.side))])
+        pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
+        found = np.zeros((len(pictures), self.feature_dim), np.float32)
+        shapes = [picture.shape for picture in pictures]
+        for shape in dict.fromkeys(shapes):  # pictures of equal size go through together
+            chosen = [index for index, other in enumerate(shapes) if other == shape]
+            for start in range(0, len(chosen), batch_size):
+                rows = chosen[start : start + batch_size]
+                found[rows] = self(np.stack([pictures[index] for index in rows]))
+        return found
 
     @torch.no_grad()
     def _forward(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -217,7 +254,8 @@ class LoadedEncoder:
     @cached_property
     def key(self) -> str:
         """Of the weights, the network and all else that changes the numbers."""
-        facts = [self.preprocessing.model_dump(mode="json"), self.precision, self.device.type, CHUNK, self._built_by()]
+        how = self.preprocessing.model_dump(mode="json", exclude_none=True)
+        facts = [how, self.precision, self.device.type, CHUNK, self._built_by()]
         digest, state = hashlib.sha256(json.dumps(facts).encode()), self.network.state_dict()
         for name in sorted(state):
             digest.update(name.encode())
@@ -235,7 +273,7 @@ class LoadedEncoder:
         return [hashlib.sha256(Path(file).read_bytes()).hexdigest(), function, self.train_size]
 
 
-def load_encoder(run: RunDir, checkpoint: str = "last") -> LoadedEncoder:
+def load_run_encoder(run: RunDir, checkpoint: str = "last") -> LoadedEncoder:
     """The run's encoder: "last", "best" (by held-out pictures), or a file (.ckpt or .safetensors)."""
     path = checkpoint_path(run, checkpoint)
     own = _is_own(run, path)
@@ -250,11 +288,10 @@ def load_encoder(run: RunDir, checkpoint: str = "last") -> LoadedEncoder:
         state, step = _read_other(run, path)
         network = make_backbone(backbone, size)
     _fill(network, state, path)
-    if isinstance(network, Whitened):
-        network.fixed = True
     return LoadedEncoder(
+        name=str(run.path),
         run=run,
-        network=network.eval().requires_grad_(False),
+        network=freeze(network),
         preprocessing=preprocessing,
         backbone=backbone.for_size(size),
         train_size=size,
@@ -265,6 +302,13 @@ def load_encoder(run: RunDir, checkpoint: str = "last") -> LoadedEncoder:
         method=Path(run.config.method_name).name,
         data=str(run.environment().get("data", Path(run.config.data.source).name)),
     )
+
+
+def freeze(network: Encoder) -> Encoder:
+    """The network as it is used: in eval mode, without gradients."""
+    if isinstance(network, Whitened):
+        network.fixed = True
+    return network.eval().requires_grad_(False)
 
 
 def _begun_with(run: RunDir) -> Preprocessing:

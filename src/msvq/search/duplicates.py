@@ -1,176 +1,226 @@
-"""`msvq duplicates`: pictures that are the same to the encoder, found by comparing every pair, some at a time."""
+"""`msvq duplicates`: pictures that are there more than once, candidates by features, then each pair by its pixels."""
 
+import hashlib
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from PIL import Image
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
-from msvq.core.console import Advance, Display
+from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import to_csv, write_text
-from msvq.data.sources.base import ImageSource, Positions
-from msvq.search.feature_shards import Skipped
-from msvq.search.index import Index, Match, open_index
+from msvq.data.decode import Unreadable, read_content
+from msvq.data.sources.base import EncodedSource, ImageSource, Positions
+from msvq.data.to_rgb import fit_square
+from msvq.search.findings import Cell, Findings, check_folder, fill_folder, has_collapsed, make_card, open_features
+from msvq.search.index import Index
 from msvq.search.inputs import Inputs
-from msvq.search.page import ENDINGS, Group, make_thumbnails, write_page
+from msvq.search.neighbours import nearest_neighbours
+from msvq.search.page import Card, Group
+from msvq.search.same_picture import CHANGES, PAIRS, SIDE, compare, turn_invariant
 
-THRESHOLD = 0.98
-ROUNDING = 1e-6  # the cosine of equal features is 1 but for this
-ROWS, COLUMNS = 1024, 4096  # pairs that are compared at a time: 16 MB of cosines
-PAGE_GROUPS, PAGE_PICTURES = 100, 24  # shown on a page
-CROWD = 0.1  # a group with more of all pictures than this says more about the encoder than about them
+NEIGHBOURS = 6  # of each picture that are compared with it, by features and by thumbnails
+PORTION = 64  # pictures that are decoded at a time
+BEST, EXACT, ALIKE = "best", "exact", "alike"
+COLUMNS = ("group", "kind", "file", "class", "copy_of", "cosine")
+
+Pairs = NDArray[np.int64]  # [2, P]: rows of an index, the lower first
 
 
-@dataclass(frozen=True)
-class Duplicates:
-    """Groups of pictures, the most similar first: each is joined to the others by pairs above the threshold.
+@dataclass(frozen=True, kw_only=True)
+class Duplicates(Findings):
+    """Groups of one picture each, the largest file first; and, if asked for, groups of pictures that are alike."""
 
-    A picture is compared with the most similar other one.
-    """
-
-    groups: tuple[tuple[Match, ...], ...]
+    members: tuple[tuple[int, ...], ...]  # of each group: positions in the source
+    num_same: int  # so many groups are of one picture; those behind them are merely alike
     num_pictures: int
-    threshold: float
-    skipped: Skipped
-
-    @property
-    def num_members(self) -> int:
-        """How many pictures are in any group."""
-        return sum(map(len, self.groups))
-
-    @property
-    def crowded(self) -> bool:
-        """Whether one group holds so much of everything that the threshold must be too low."""
-        largest = max(map(len, self.groups), default=0)
-        return largest > max(10, CROWD * self.num_pictures)
-
-    def at(self, threshold: float) -> int:
-        """How many pictures would be in a group at a higher threshold."""
-        return sum(member.similarity >= threshold for group in self.groups for member in group)
-
-
-@dataclass
-class Links:
-    """What comparing pairs leaves behind: one entry per picture, however many pairs there are."""
-
-    first: Positions  # [N]: a row before it that it is joined to, perhaps through others; itself if there is none
-    best: NDArray[np.float32]  # [N]: the similarity to the nearest, 0 where none is near
-    nearest: Positions  # [N]: its row
-
-
-def link(
-    features: NDArray[np.float32], threshold: float, device: torch.device, advance: Advance = lambda num: None
-) -> Links:
-    """Compare all pairs of unit features [N, d]. `advance` is told of every row that has been compared with all."""
-    num = len(features)
-    links = Links(np.arange(num), np.zeros(num, np.float32), np.full(num, -1))
-    for first in range(0, num, ROWS):
-        rows = torch.from_numpy(features[first : first + ROWS]).to(device)
-        for start in range(first, num, COLUMNS):
-            columns = torch.from_numpy(features[start : start + COLUMNS]).to(device)
-            cosines = rows @ columns.T
-            if start == first:  # a picture with itself, and pairs that come the other way round
-                cosines.masked_fill_(torch.ones_like(cosines, dtype=torch.bool).tril(), -2)
-            hit = (cosines.amax(1) >= threshold - ROUNDING).nonzero()[:, 0]
-            if len(hit):
-                _join(links, cosines[hit].cpu(), first + hit.cpu().numpy(), start, threshold - ROUNDING)
-        advance(len(rows))
-    _leaders(links.first, np.arange(num))
-    return links
-
-
-def _join(links: Links, cosines: torch.Tensor, rows: Positions, start: int, threshold: float) -> None:
-    """Note the pairs among some rows and the columns from `start`, given their cosines [rows, columns]."""
-    columns = np.arange(start, start + cosines.shape[1])
-    for own, other, dim in ((rows, columns, 1), (columns, rows, 0)):
-        value, place = (found.numpy() for found in cosines.max(dim))
-        better = (value >= threshold) & (value > links.best[own])
-        links.best[own[better]], links.nearest[own[better]] = value[better], other[place[better]]
-    one, two = (found.numpy() for found in (cosines >= threshold).nonzero(as_tuple=True))
-    _merge(links.first, rows[one], columns[two])
-
-
-def _merge(first: Positions, one: Positions, two: Positions) -> None:
-    """Join pairs of rows: of the first rows that lead their groups, the later one follows the earlier."""
-    while len(one):
-        ahead = _leaders(first, one), _leaders(first, two)
-        apart = ahead[0] != ahead[1]
-        one, two = one[apart], two[apart]
-        np.minimum.at(first, np.maximum(*ahead)[apart], np.minimum(*ahead)[apart])
-
-
-def _leaders(first: Positions, rows: Positions) -> Positions:
-    """The row that each row's group begins with; noted, so that the way is short the next time."""
-    found = first[rows]
-    while (found != (further := first[found])).any():
-        found = further
-    first[rows] = found
-    return found
 
 
 def find_duplicates(
     inputs: Inputs,
     *,
-    threshold: float = THRESHOLD,
+    threshold: float | None = None,
+    into: Path | None = None,
     out: Path | None = None,
     html: Path | None = None,
     display: Display | None = None,
 ) -> Duplicates:
-    """Groups of pictures whose features have a cosine of at least `threshold`.
+    """Groups of pictures that are one picture: equal files, or resized, saved again, turned, mirrored, cropped.
 
-    `out` is a .csv of all groups, a row per picture, and `html` a page of the first.
+    `threshold`: list pairs too that are merely alike, from this cosine of their features on. `into` is a new folder,
+    filled with a folder of links per group.
     """
     display = display or Display()
-    if not 0 < threshold <= 1:
-        raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as {THRESHOLD}, not {threshold}")
-    inputs.check_output("--out", out, [".csv"])
-    inputs.check_output("--html", html, ENDINGS)
-    encoder, source = inputs.open(display)
-    index = open_index(source, encoder, display)
-    with display.task("comparing pictures", len(index)) as advance:
-        links = link(index.features, threshold, encoder.device, advance)
-    found = Duplicates(_groups(index, links), len(index), threshold, index.left_out)
-    if out is not None:
-        rows = [
-            (number, match.name, match.class_name, f"{match.similarity:.6f}", match.other)
-            for number, group in enumerate(found.groups, start=1)
-            for match in group
-        ]
-        write_text(out, to_csv([("group", "file", "class", "similarity", "nearest"), *rows]))
-    if html is not None:
-        _write_html(html, source, found)
+    if threshold is not None and not 0 < threshold <= 1:
+        raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as 0.98, not {threshold}")
+    _, index = open_features(inputs, out, html, display, refuse_collapse=False)
+    check_folder(into, index.source)
+    notes = ["the encoder has collapsed, so cropped copies may be missed"] if has_collapsed(index) else []
+    squares, is_read = read_squares(index, display)
+    pairs = find_candidates(index.features, squares, display)
+    pairs = pairs[:, is_read[pairs].all(0)]
+    change = compare_pairs(squares, pairs, display)
+    cosine = np.einsum("pd,pd->p", index.features[pairs[0]], index.features[pairs[1]])
+    kinds = _name_kinds(index, squares, pairs, change)
+    same = _make_groups(index, pairs[:, change > 0], kinds[change > 0], cosine[change > 0])
+    alike = []
+    if threshold is not None:
+        chosen = (change == 0) & (cosine >= threshold)
+        alike = _make_groups(index, pairs[:, chosen], kinds[chosen], cosine[chosen])
+    found = _describe(index, same, alike, notes)
+    found.write(out, html)
+    if into is not None:
+        places = {f"group-{number:04}": members for number, members in enumerate(found.members, start=1)}
+        fill_folder(into, index.source, places, display)
     return found
 
 
-def _groups(index: Index, links: Links) -> tuple[tuple[Match, ...], ...]:
-    joined = np.flatnonzero(links.nearest >= 0)
-    order = joined[np.argsort(links.first[joined], kind="stable")]
-    together = np.split(order, np.flatnonzero(np.diff(links.first[order])) + 1) if len(order) else []
+def read_squares(index: Index, display: Display) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Small squares [M, SIDE, SIDE, 3] of all pictures, in a file that is gone afterwards; and which were read."""
+    shape, is_read = (len(index), SIDE, SIDE, 3), np.ones(len(index), np.bool_)
+    with tempfile.TemporaryFile() as file:
+        squares = np.memmap(file, np.uint8, "w+", shape=shape)
+    portions = [index.kept[start : start + PORTION] for start in range(0, len(index), PORTION)]
+    start = 0
+    task = display.task("looking at the pictures", len(index))
+    with task as advance, closing(index.source.decoded(portions, SIDE)) as results:
+        for result in results:
+            stop = start + len(result.rows)
+            squares[start:stop] = [np.asarray(fit_square(Image.fromarray(pixels), SIDE)) for pixels in result.rows]
+            is_read[[start + place for place in result.reasons]] = False
+            advance(stop - start)
+            start = stop
+    return squares, is_read
 
-    def rank(row: int) -> tuple[float, int, int]:
-        """The most similar first, and two that are each other's nearest side by side."""
-        # By four digits: the cosines of equal pictures differ in the last ones.
-        return -round(float(links.best[row]), 4), min(row, int(links.nearest[row])), row
 
-    def match(row: int) -> Match:
-        return index.match(row, min(float(links.best[row]), 1.0), index.name(links.nearest[row]))
+def find_candidates(features: NDArray[np.float32], squares: NDArray[np.uint8], display: Display) -> Pairs:
+    """Pairs of rows that may be one picture: near by features, near by thumbnails however turned, or equal squares."""
+    num = len(features)
+    found = [_equal_squares(squares)]
+    if num > 1:
+        descriptors = np.concatenate([turn_invariant(squares[start : start + 4096]) for start in range(0, num, 4096)])
+        for vectors, task in ((features, "comparing features"), (descriptors, "comparing thumbnails")):
+            _, rows = nearest_neighbours(vectors, NEIGHBOURS, display, task)
+            found.append(np.stack([np.repeat(np.arange(num), rows.shape[1]), rows.reshape(-1)]))
+    pairs = np.sort(np.concatenate(found, axis=1), axis=0)
+    return np.stack(np.divmod(np.unique(pairs[0] * num + pairs[1]), num))
 
-    ranked = sorted((sorted(rows.tolist(), key=rank) for rows in together), key=lambda rows: rank(rows[0]))
-    return tuple(tuple(map(match, rows)) for rows in ranked)
+
+def _equal_squares(squares: NDArray[np.uint8]) -> Pairs:
+    """Each square with the first that it equals: a thousand equal ones would crowd all else out of neighbours."""
+    flat = np.ascontiguousarray(squares).reshape(len(squares), -1)
+    digests = np.array([hashlib.sha1(row.data, usedforsecurity=False).digest() for row in flat], "S20")
+    _, first, group = np.unique(digests, return_index=True, return_inverse=True)
+    pairs = np.stack([first[group], np.arange(len(squares))])
+    return pairs[:, pairs[0] != pairs[1]]
 
 
-def _write_html(path: Path, source: ImageSource, found: Duplicates) -> None:
+def compare_pairs(squares: NDArray[np.uint8], pairs: Pairs, display: Display) -> NDArray[np.int64]:
+    """What was changed between the two of each pair, a code of CHANGES; 0: they are two pictures."""
+    change = np.zeros(pairs.shape[1], np.int64)
+    with display.task("comparing pairs", pairs.shape[1]) as advance:
+        for start in range(0, pairs.shape[1], PAIRS):
+            some = pairs[:, start : start + PAIRS]
+            change[start : start + PAIRS] = compare(squares[some[0]], squares[some[1]]).change
+            advance(some.shape[1])
+    return change
+
+
+def _name_kinds(index: Index, squares: NDArray[np.uint8], pairs: Pairs, change: NDArray[np.int64]) -> NDArray[np.str_]:
+    """Each pair's kind in words; files are exact copies if all their bytes are the same."""
+    content = cache(_content_of(index))
+    kinds = np.array([ALIKE, *CHANGES[1:]])[change].astype("U32")
+    for place in np.flatnonzero(change == 1).tolist():
+        one, other = pairs[:, place].tolist()
+        if np.array_equal(squares[one], squares[other]) and content(one) == content(other) is not None:
+            kinds[place] = EXACT
+    return kinds
+
+
+def _content_of(index: Index) -> Callable[[int], bytes | None]:
+    """A function that gives a hash of a row's file, or of its pixels where it is an array."""
+
+    def content(row: int) -> bytes | None:
+        source, position = index.source, int(index.kept[row])
+        if isinstance(source, EncodedSource):
+            try:
+                return hashlib.sha1(read_content(source[position]), usedforsecurity=False).digest()
+            except Unreadable:  # gone meanwhile
+                return None
+        with closing(source.decoded([np.array([position])], SIDE)) as results:
+            return hashlib.sha1(next(results).rows.tobytes(), usedforsecurity=False).digest()
+
+    return content
+
+
+Row = tuple[int, str, int | None, float | None]  # row of the index, kind, the row that it is a copy of, their cosine
+
+
+def _make_groups(index: Index, pairs: Pairs, kinds: NDArray[np.str_], cosines: NDArray[np.float32]) -> list[list[Row]]:
+    """Groups that the pairs join: the best picture first, then each with the one that it is a copy of."""
+    num = len(index)
+    _, group = connected_components(coo_matrix((np.ones(pairs.shape[1]), (pairs[0], pairs[1])), (num, num)), False)
+    joined: dict[int, list[int]] = {}
+    for row in np.unique(pairs).tolist():
+        joined.setdefault(int(group[row]), []).append(row)
+    partners: dict[int, list[tuple[int, str, float]]] = {}
+    for (one, other), kind, cosine in zip(pairs.T.tolist(), kinds.tolist(), cosines.tolist(), strict=True):
+        partners.setdefault(one, []).append((other, kind, cosine))
+        partners.setdefault(other, []).append((one, kind, cosine))
     groups = []
-    for number, group in enumerate(found.groups[:PAGE_GROUPS], start=1):
-        more = f"The first {PAGE_PICTURES:,} of them." if len(group) > PAGE_PICTURES else ""
-        groups.append(Group(f"Group {number}: {len(group):,} pictures", more, group[:PAGE_PICTURES]))
-    thumbnails = make_thumbnails(source, (match.position for group in groups for match in group.matches))
-    first = f" The first {PAGE_GROUPS} groups are shown." if len(found.groups) > PAGE_GROUPS else ""
-    sentence = (
-        f"{found.num_members:,} of {found.num_pictures:,} pictures in {source.title} are in {len(found.groups):,} "
-        f"groups. Below each stands the cosine of its features with those of its nearest, at least "
-        f"{found.threshold:g}; 1 is the same to the encoder.{first}"
+    for rows in joined.values():
+        best = rows[_best_of(index.source, index.kept[rows])]
+        members: list[Row] = [(best, BEST, None, None)]
+        for row in rows:
+            if row != best:  # compared with the best one, or else with the most similar
+                other, kind, cosine = max(partners[row], key=lambda found: (found[0] == best, found[2]))
+                members.append((row, kind, other, cosine))
+        groups.append(members)
+    return groups
+
+
+def _best_of(source: ImageSource, positions: Positions) -> int:
+    """Which of some pictures to keep: the one with the most pixels, then the most bytes, then the first."""
+    sides = source.shorter_sides(positions.tolist())
+    sizes = np.zeros(len(positions)) if source.size_mtime is None else source.size_mtime[positions, 0]
+    return max(range(len(positions)), key=lambda place: (sides[place], sizes[place], -place))
+
+
+def _describe(index: Index, same: list[list[Row]], alike: list[list[Row]], notes: list[str]) -> Duplicates:
+    rows: list[tuple[Cell, ...]] = []
+    groups = []
+    for number, members in enumerate([*same, *alike], start=1):
+        cards: list[Card] = []
+        for row, kind, other, cosine in members:
+            card = make_card(index, row, kind)
+            rounded = None if cosine is None else round(cosine, 4)
+            rows.append((number, kind, card.name, card.class_name, "" if other is None else index.name(other), rounded))
+            cards.append(card)
+        words = "pictures that are alike" if number > len(same) else "copies of one picture"
+        groups.append(Group(f"Group {number}: {len(members):,} {words}", "", cards))
+    copies = sum(map(len, same))
+    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {len(same):,} groups"
+    if not same:
+        sentence = f"none of the {len(index):,} pictures in {index.source.title} is there twice"
+    if alike:
+        sentence += f"; {sum(map(len, alike)):,} more pictures are merely alike, in {len(alike):,} groups"
+    return Duplicates(
+        title="Pictures that are there more than once",
+        sentence=f"{sentence}. The best of a group, by pixels and bytes, stands first; nothing is deleted.",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        groups=tuple(groups),
+        source=index.source,
+        skipped=index.left_out,
+        notes=tuple(notes),
+        members=tuple(tuple(int(index.kept[row]) for row, *_ in members) for members in [*same, *alike]),
+        num_same=len(same),
+        num_pictures=len(index),
     )
-    write_page(path, "Near-duplicates", sentence, groups, thumbnails)

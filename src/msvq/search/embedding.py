@@ -1,19 +1,16 @@
-"""Features of pictures: of arrays and files in Python, or of a whole source, in a file that `msvq embed` writes."""
+"""Features of a whole source: in memory, or in a file that `msvq embed` writes."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import LOCK, lock, to_csv, write_atomically, write_text
 from msvq.core.runtime import OutOfMemory
 from msvq.core.version import __version__
-from msvq.data.inputs import are_paths, decode_files, materialise, to_image_list
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import (
     BATCH_SIZE,
@@ -73,7 +70,7 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
             raise
         about = {
             "msvq": __version__,
-            "run": printable(str(inputs.run.path.absolute())),
+            "run": printable(str(inputs.run.path.absolute()) if inputs.run else encoder.name),
             "checkpoint": encoder.checkpoint,
             "encoder": encoder.key,
             "data": printable(source.origin),
@@ -100,35 +97,11 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
     return Written(len(kept), encoder.feature_dim, skipped, skipped_path=listed, shards=again)
 
 
-def embed_images(
-    encoder: LoadedEncoder,
-    images: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],
-    *,
-    batch_size: int = 500,
-) -> NDArray[np.float32]:
-    """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or the names of files."""
-    if batch_size < 1:
-        raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
-    images = materialise(images)
-    if are_paths(images):
-        none = np.zeros((0, encoder.feature_dim), np.float32)
-        return np.concatenate([none, *map(encoder, decode_files(images, encoder.size))])
-    pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
-    found = np.zeros((len(pictures), encoder.feature_dim), np.float32)
-    shapes = [picture.shape for picture in pictures]
-    for shape in dict.fromkeys(shapes):  # pictures of equal size go through together
-        chosen = [index for index, other in enumerate(shapes) if other == shape]
-        for start in range(0, len(chosen), batch_size):
-            rows = chosen[start : start + batch_size]
-            found[rows] = encoder(np.stack([pictures[index] for index in rows]))
-    return found
-
-
 def embed_source(
     encoder: LoadedEncoder, data: str, *, split: str = "all", workers: int | None = None
 ) -> tuple[NDArray[np.float32], list[str], NDArray[np.int64], list[tuple[str, str]]]:
     """Features [N, d], names and labels of all readable pictures of a source; and the others, with the reason."""
-    source = Inputs(encoder.run, data, split=split).open_source()
+    source = Inputs(encoder.run or encoder.name, data, split=split).open_source()
     positions = np.arange(len(source))
     ((features, skipped),) = compute_features(encoder, source, [positions], workers=workers)
     kept = positions[is_readable(positions, skipped)]

@@ -1,4 +1,4 @@
-"""A self-contained page of groups of pictures: what a search found, or what is there more than once."""
+"""A self-contained page of groups of pictures: what a search or another look at features found."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from msvq.core.console import printable
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
 from msvq.data.workers import Result
 from msvq.report.pictures import data_address
 from msvq.report.templates import resource, templates
-from msvq.search.index import Match
 
 ENDINGS = (".html", ".htm")
 THUMBNAIL, QUALITY = 192, 82  # pixels: twice the width at which a phone shows them
@@ -35,14 +33,23 @@ Thumbnails = dict[int, Thumbnail]  # by positions in a source
 
 
 @dataclass(frozen=True)
+class Card:
+    """A picture on the page, and what stands below it."""
+
+    position: int  # in the source; below 0: of a picture from elsewhere, whose thumbnail the page has under it
+    name: str
+    class_name: str = ""  # empty where unknown
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Group:
-    """Pictures that belong together, perhaps with the one that they were found by."""
+    """Pictures that belong together, perhaps with the one that they are compared with."""
 
     title: str
     sentence: str
-    matches: Sequence[Match]
-    query: str = ""
-    thumbnail: Thumbnail | None = None  # of the query
+    cards: Sequence[Card]
+    lead: Card | None = None
 
 
 def make_thumbnails(source: ImageSource, positions: Iterable[int]) -> Thumbnails:
@@ -75,8 +82,15 @@ def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
 
 def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> None:
     """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
-    environment = templates("search")
-    environment.filters |= {"printable": printable, "basename": lambda name: Path(name).name}
+    write_text(path, _render("page.html", title, sentence, groups, thumbnails))
+
+
+def render_pictures(title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> str:
+    """The same as a piece of a page, for a notebook."""
+    return _render("notebook.html", title, sentence, groups, thumbnails)
+
+
+def _render(template: str, title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> str:
     style = resource("page.css") + resource("page.css", "search")
     facts = {"title": title, "sentence": sentence, "groups": groups, "thumbnails": thumbnails, "style": style}
-    write_text(path, environment.get_template("page.html").render(facts))
+    return templates("search").get_template(template).render(facts)

@@ -16,7 +16,7 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
-from msvq.search.page import ENDINGS, Group, make_thumbnails, write_page
+from msvq.search.page import ENDINGS, Card, Group, make_thumbnails, write_page
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 
@@ -77,11 +77,11 @@ def search(
         raise BadInput("there is nothing to search for; name a picture with --query")
     inputs.check_output("--html", html, ENDINGS)
     encoder, source = inputs.open(display)
-    asked = [_find(str(query), source) for query in queries]
+    asked = [_find("--query", str(query), source) for query in queries]
     files = list(dict.fromkeys(query for query in asked if isinstance(query, Path)))
-    file_features = _embed_files(files, encoder)
+    file_features = _embed_files("--query", files, encoder)
     index = open_index(source, encoder, display)
-    features = [file_features[q] if isinstance(q, Path) else _indexed_feature(q, index) for q in asked]
+    features = [file_features[q] if isinstance(q, Path) else _indexed_feature("--query", q, index) for q in asked]
     with display.busy("searching"):
         scores, rows = nearest(index.features, np.stack(features), top)
     answers = []
@@ -93,7 +93,15 @@ def search(
     return Searched(tuple(answers), len(index), index.left_out)
 
 
-def _find(query: str, source: ImageSource) -> Path | int:
+def embed_queries(option: str, queries: Sequence[str], index: Index, encoder: LoadedEncoder) -> NDArray[np.float32]:
+    """Unit features [Q, d] of pictures that an option names: files, or pictures of the source by their names."""
+    asked = [_find(option, query, index.source) for query in queries]
+    files = _embed_files(option, list(dict.fromkeys(q for q in asked if isinstance(q, Path))), encoder)
+    found = [files[query] if isinstance(query, Path) else _indexed_feature(option, query, index) for query in asked]
+    return np.array(found, np.float32).reshape(len(found), index.features.shape[1])
+
+
+def _find(option: str, query: str, source: ImageSource) -> Path | int:
     """The file that a query names, or the position of the picture of that name."""
     path = expanduser(query)
     if path.is_file():
@@ -105,24 +113,24 @@ def _find(query: str, source: ImageSource) -> Path | int:
         if len(shown) == 1:  # as it stands in what we have written, where odd letters are escapes
             return shown[0]
         kind = "is a folder" if query and path.is_dir() else "is no file, nor the name of a picture there"
-        raise BadInput(f"--query {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
+        raise BadInput(f"{option} {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
 
 
-def _embed_files(paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
+def _embed_files(option: str, paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
     """Unit features [d] of files, read in a process of their own: a query may be any file."""
     if not paths:
         return {}
-    (result,) = open_files(paths).decoded([np.arange(len(paths))], encoder.size, workers=1)
+    (result,) = open_files(paths).decoded([np.arange(len(paths))], encoder.preprocessing.side, workers=1)
     for index, reason in result.reasons.items():
-        raise BadInput(f"--query {str(paths[index])!r} {reason}; name a picture that can be read")
+        raise BadInput(f"{option} {str(paths[index])!r} {reason}; name a picture that can be read")
     return dict(zip(paths, unit_rows(encoder(result.rows)), strict=True))
 
 
-def _indexed_feature(position: int, index: Index) -> NDArray[np.float32]:
+def _indexed_feature(option: str, position: int, index: Index) -> NDArray[np.float32]:
     """The unit feature [d] of a picture of the source."""
     if position in index.skipped:
         name, reason = index.source.names[position], index.skipped[position]
-        raise BadInput(f"--query {name!r} {reason}; name a picture that can be read")
+        raise BadInput(f"{option} {name!r} {reason}; name a picture that can be read")
     return np.array(index.features[np.searchsorted(index.kept, position)])
 
 
@@ -131,11 +139,14 @@ def _write_html(
 ) -> None:
     named = [query for query in asked if isinstance(query, int)]
     thumbnails = make_thumbnails(index.source, [*(hit.position for a in answers for hit in a.hits), *named])
-    file_thumbnails = make_thumbnails(open_files(files), range(len(files)))
+    from_files = make_thumbnails(open_files(files), range(len(files)))
+    thumbnails |= {-1 - place: thumbnail for place, thumbnail in from_files.items()}
     groups = []
     for query, answer in zip(asked, answers, strict=True):
-        thumbnail = thumbnails[query] if isinstance(query, int) else file_thumbnails[files.index(query)]
-        groups.append(Group(f"Most like {Path(answer.query).name}", "", answer.hits, answer.query, thumbnail))
+        name = Path(answer.query).name
+        lead = Card(query if isinstance(query, int) else -1 - files.index(query), name, note="query")
+        cards = [Card(hit.position, hit.name, hit.class_name, f"{hit.similarity:.3f}") for hit in answer.hits]
+        groups.append(Group(f"Most like {name}", "", cards, lead))
     sentence = (
         f"The most similar of {len(index):,} pictures in {index.source.title}, by the cosine of their features: 1 is "
         f"the same to the encoder, and it sees the square in the middle that is shown here."

@@ -9,25 +9,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from msvq.runs.encoder import LoadedEncoder, load_encoder
-from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.embedding import embed_images
+from msvq.runs.encoder import LoadedEncoder
+from msvq.runs.encoder_names import load_encoder
+from msvq.runs.run_dir import RunDir
 
 
 class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # untyped bases
-    """Pictures to the features of a run's encoder: `make_pipeline(Embedder("runs/x"), LogisticRegression())`.
+    """Pictures to the features of an encoder: `make_pipeline(Embedder("runs/x"), LogisticRegression())`.
 
-    It learns nothing: the encoder is trained already. What is pickled or cloned is the name of the run, not its
-    network, so the run has to be there, unchanged, where a pickle is opened.
+    `encoder` is whatever `msvq.load_encoder` takes. It learns nothing: the encoder is trained already. What is pickled
+    or cloned is its name, not its network, so that has to be there, unchanged, where a pickle is opened.
     """
 
-    def __init__(self, run: str | Path | RunDir, *, batch_size: int = 500, device: str | None = None) -> None:
-        self.run = run
+    def __init__(self, encoder: str | Path | RunDir, *, batch_size: int = 500, device: str | None = None) -> None:
+        self.encoder = encoder
         self.batch_size = batch_size
         self.device = device
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's name
-        """Check that the run has an encoder; the pictures are not looked at."""
+        """Check that there is such an encoder; the pictures are not looked at."""
         self._encoder()
         return self
 
@@ -36,15 +36,14 @@ class Embedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator)
         X: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],  # noqa: N803
     ) -> NDArray[np.float32]:
         """Features [N, d] of arrays of pictures or of a list of files, as `Run.embed` takes them."""
-        return embed_images(self._encoder().to(self.device), X, batch_size=self.batch_size)
+        return self._encoder().to(self.device).embed(X, batch_size=self.batch_size)
 
     def _encoder(self) -> LoadedEncoder:
-        """The run's encoder, loaded once; another after `set_params(run=...)`."""
-        run = self.run if isinstance(self.run, RunDir) else open_run(self.run)
-        known: LoadedEncoder | None = getattr(self, "_loaded", None)
-        if known is None or known.run.path != run.path:
-            self._loaded = known = load_encoder(run)
-        return known
+        """The encoder, loaded once; another after `set_params(encoder=...)`."""
+        known: tuple[Any, LoadedEncoder] | None = getattr(self, "_loaded", None)
+        if known is None or known[0] != self.encoder:
+            self._loaded = known = (self.encoder, load_encoder(self.encoder))
+        return known[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_loaded"}

@@ -116,7 +116,8 @@ class CallbackList(TrainerCallback):
         numbers: dict[str, Any] = {}
         for callback in self.callbacks:
             numbers |= callback.on_epoch_end(trainer)
-            trainer.measured |= numbers
+            if numbers:
+                trainer.measured, trainer.measured_at = trainer.measured | numbers, trainer.epoch
         return numbers
 
     def on_log(self, line: Line) -> None:

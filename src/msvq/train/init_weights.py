@@ -12,11 +12,13 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically
 from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
-from msvq.model.initial import MatchedWeights, match_state_dict, read_weights
-from msvq.model.libraries import library_weights
+from msvq.model.initial import MatchedWeights, match_state_dict, named_there, read_weights
+from msvq.model.libraries import RANDOM, is_library, library_weights
 from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
 from msvq.runs.encoder import read_weights as read_own_weights
+from msvq.runs.encoder_folder import is_folder, load_folder
+from msvq.runs.encoder_names import is_name, load_encoder
 from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
 
 LISTED = 12  # names of what was left out
@@ -41,7 +43,7 @@ class InitialWeights(NamedTuple):
 
     def note(self) -> str:
         """What matched, and what was left out, for a person."""
-        named = f", called {self.matched.prefix}* there" if self.matched.prefix else ""
+        named = named_there(self.matched.prefix, self.matched.layout)
         names = self.matched.left_out
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
         left = f"; left out: {', '.join(names[:LISTED])}{more}" if names else ""
@@ -54,6 +56,7 @@ class InitialWeights(NamedTuple):
             "from": self.source,
             "tensors": len(self.weights),
             "prefix": self.matched.prefix,
+            "layout": self.matched.layout,
             "left_out": self.matched.left_out,
             "sha256": self.sha256,
         }
@@ -75,6 +78,10 @@ def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None
         if is_user_code(name):
             raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
         found = library_weights(name, size)
+    elif is_library(source) and not source.endswith(RANDOM):
+        found = library_weights(source, size)
+    elif is_name(source):
+        found = without_whitening(load_encoder(source).network).state_dict()
     else:
         source = str(expanduser(source).absolute())
         found = weights_at(Path(source))
@@ -85,6 +92,8 @@ def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None
 
 def weights_at(path: Path) -> dict[str, Tensor]:
     """The weights in a file, or the encoder of a run."""
+    if is_folder(path):
+        return without_whitening(load_folder(path, str(path), None).network).state_dict()
     if path.is_dir():
         run = open_run(path)
         newest = checkpoint_path(run, "last")
@@ -92,6 +101,6 @@ def weights_at(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise BadInput(
             f"there is nothing to start from at --init {str(path)!r}; give a file of weights, the directory of a run, "
-            f"or 'library' for the weights of torchvision or timm"
+            f"'library' for the weights of torchvision or timm, or another encoder's name"
         )
     return read_weights(path)

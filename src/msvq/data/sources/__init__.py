@@ -1,6 +1,7 @@
 """From the name or path of a data set to its pictures."""
 
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 
 from msvq.core.console import Display
@@ -36,7 +37,9 @@ def check_source(source: str) -> None:
     path = expanduser(source)
     if not source or not path.exists():
         if path.name == source and not path.suffix:
-            raise unknown("data set", source, SOURCES, more="or the path of a folder")
+            if not source or get_close_matches(source.lower(), SOURCES):
+                raise unknown("data set", source, SOURCES, more="or the path of a folder")
+            raise BadInput(f"there is no folder {source!r} here, and no such data set; known: {', '.join(SOURCES)}")
         raise BadInput(f"there is no file or folder {source!r}; name a folder of pictures, a list or an .npz file")
     if not path.is_dir() and not path.is_file():
         raise BadInput(f"{source!r} is neither a file nor a folder; name a folder of pictures, a list or an .npz file")

@@ -1,0 +1,196 @@
+"""A folder with an encoder as `msvq export` writes it or a timm model has it, on disk or on the hub."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from msvq.core.errors import BadInput, first_line
+from msvq.core.user_code import is_user_code, must_be_named_explicitly
+from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone, register_backbone
+from msvq.model.initial import match_state_dict, named_there, read_weights
+from msvq.model.pooling import Encoder
+from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
+
+WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
+CONFIG, PROCESSOR, MANIFEST = "config.json", "preprocessor_config.json", "manifest.json"
+HUB = "hf:"
+
+
+class OnnxNetwork(Encoder):
+    """An ONNX file as a network: pictures [N, 3, size, size] to features, by ONNX Runtime on the CPU."""
+
+    digest: Tensor
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        try:
+            runtime = import_module("onnxruntime")
+        except ImportError:
+            raise BadInput(f"{path} needs onnxruntime; pip install 'msvq[onnx]' gives it") from None
+        content = path.read_bytes()
+        # In the state, so that another file is another encoder to whoever compares weights.
+        self.register_buffer("digest", torch.frombuffer(bytearray(hashlib.sha256(content).digest()), dtype=torch.uint8))
+        try:
+            self.session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+            self.input = self.session.get_inputs()[0].name
+            self.feature_dim = int(self.session.get_outputs()[0].shape[-1])
+        except Exception as error:  # of a file that is damaged, or of operations that the runtime does not have
+            raise BadInput(f"{str(path)!r} cannot be loaded by ONNX Runtime ({first_line(error, 200)})") from error
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [N, d]."""
+        (features,) = self.session.run(None, {self.input: x.float().contiguous().cpu().numpy()})
+        return torch.from_numpy(features).to(x.device)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OnnxNetwork":
+        return self  # it learns nothing, and its session is no thing to copy
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder, by its files' names."""
+    return (path / CONFIG).is_file()
+
+
+def load_folder(folder: Path, name: str, backbone: str | None) -> LoadedEncoder:
+    """The encoder in a folder; `name` is what a person calls it, `backbone` code of one's own that it needs."""
+    config = _read(folder / CONFIG, name)
+    try:
+        if "backbone" in config:
+            return _load_export(folder, name, config, backbone)
+        if "architecture" in config:
+            return _load_timm(folder, name, config)
+    except (ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise _damaged(name, CONFIG) from error
+    raise BadInput(f"{name} is neither an export of msvq nor a timm model by its {CONFIG}; no other can be loaded")
+
+
+def _load_export(folder: Path, name: str, config: dict[str, Any], backbone: str | None) -> LoadedEncoder:
+    manifest = _read(folder / MANIFEST, name)
+    if config["format"] == "torchscript":
+        raise BadInput(f"{name} is an archive of code (TorchScript), which is not run; export it in another format")
+    processor = _read(folder / PROCESSOR, name)
+    size, resize = int(processor["crop_size"]["height"]), int(processor["size"]["shortest_edge"])
+    mean, std = processor["image_mean"], processor["image_std"]
+    how = Preprocessing(size=size, resize=None if resize == size else resize, mean=mean, std=std)
+    file = ONNX if config["format"] == "onnx" else WEIGHTS
+    content = folder / file
+    if not content.is_file() or _sha256(content) != manifest["sha256"][file]:
+        raise _damaged(name, file)
+    train_size = int(config.get("train_size", size))
+    if file == ONNX:
+        settings = BackboneSettings(name="onnx")
+        network: Encoder = OnnxNetwork(content)
+    else:
+        settings = _settings(config["backbone"], backbone)
+        network = make_backbone(settings, train_size)
+        fill(network, read_weights(content), name)
+    return LoadedEncoder(
+        name,
+        freeze(network),
+        how,
+        settings.for_size(train_size),
+        train_size=train_size,
+        feature_dim=network.feature_dim,
+        method=str(manifest["method"]),
+        data=str(manifest["data"]),
+        step=manifest["step"],
+    )
+
+
+def _settings(values: dict[str, Any], backbone: str | None) -> BackboneSettings:
+    settings = BackboneSettings.parse(values)
+    if is_user_code(settings.name):
+        if backbone is None:
+            raise must_be_named_explicitly("backbone", settings.name)
+        register_backbone(backbone)
+        settings = settings.model_copy(update={"name": backbone})
+    elif backbone is not None:
+        raise BadInput(f"the export is of backbone {settings.name}; leave out --backbone")
+    check_backbone(settings)
+    return settings
+
+
+def _load_timm(folder: Path, name: str, config: dict[str, Any]) -> LoadedEncoder:
+    """A model as timm keeps them on the hub: `architecture`, and `pretrained_cfg` with how to feed it."""
+    known = config["pretrained_cfg"]
+    size = int(known["input_size"][1])
+    resize = int(size / float(known.get("crop_pct") or 1))
+    how = Preprocessing(size=size, resize=None if resize == size else resize, mean=known["mean"], std=known["std"])
+    settings = BackboneSettings(name=f"timm:{config['architecture']}")
+    if not (folder / WEIGHTS).is_file():
+        raise BadInput(f"{name} has no {WEIGHTS}; there is nothing to load")
+    network = make_backbone(settings, size)
+    fill(network, read_weights(folder / WEIGHTS), name)
+    return LoadedEncoder(name, freeze(network), how, settings, train_size=size, feature_dim=network.feature_dim)
+
+
+def fill(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> str:
+    """Load weights under whatever names they have, in the network's own precision; says which were taken."""
+    own = network.state_dict()
+    matched = match_state_dict(own, weights, name)
+    network.load_state_dict({key: value.to(own[key].dtype) for key, value in matched.weights.items()})
+    return f"{len(own)} tensors{named_there(matched.prefix, matched.layout)}"
+
+
+def hub_library(repository: str) -> tuple[Any, Any]:
+    """The hub's own library and its errors; raises if it is not there, or takes no such name."""
+    try:
+        hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
+    except ImportError:
+        raise BadInput(f"{HUB}{repository} needs huggingface_hub; pip install 'msvq[hf]' gives it") from None
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise BadInput(f"{repository!r} is no name of a model on the hub; it is OWNER/NAME")
+    return hub, errors
+
+
+def fetch_folder(repository: str) -> Path:
+    """The files of a model on the hub that are read here, from the network or a cache; no code is fetched."""
+    hub, errors = hub_library(repository)
+    name = f"{HUB}{repository}"
+    try:
+        config = Path(hub.hf_hub_download(repository, CONFIG))
+        known = _read(config, name)
+        ours = [PROCESSOR, MANIFEST] if "backbone" in known else []
+        for file in (*ours, ONNX if known.get("format") == "onnx" else WEIGHTS):
+            hub.hf_hub_download(repository, file)
+    except BadInput:
+        raise
+    except errors.GatedRepoError:
+        raise BadInput(f"{name} asks for a login that has accepted its terms: 'hf auth login'") from None
+    except errors.RepositoryNotFoundError:
+        raise BadInput(f"there is no {name}, or it is private and needs a login: 'hf auth login'") from None
+    except Exception as error:  # of the network, of a file that is not there, in many kinds
+        absent = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
+        if absent:
+            raise BadInput(f"{name} is neither an export of msvq nor a timm model: it lacks files of theirs") from None
+        told = first_line(error, 200)
+        raise BadInput(f"{name} cannot be fetched and is not in the cache ({told}); is there a network?") from error
+    return config.parent
+
+
+def _read(path: Path, name: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise BadInput(f"{name} has no {path.name}, which an export of msvq has; it cannot be loaded")
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError):
+        raise _damaged(name, path.name) from None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged(name: str, file: str) -> BadInput:
+    return BadInput(f"{file} of {name} is damaged, or not as it was exported; export it anew, or fetch it again")

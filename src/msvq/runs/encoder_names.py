@@ -1,0 +1,217 @@
+"""An encoder by its name: a run, a network of a library, a file of weights, an export, one of the hub.
+
+Nothing that is loaded runs code: weights are read by safetensors or `weights_only`. A file of code is run only if a
+person has named it with --backbone.
+"""
+
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from msvq.core.errors import BadInput, unknown
+from msvq.core.files import expanduser
+from msvq.core.user_code import is_user_code
+from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
+from msvq.model.initial import match_state_dict, read_weights
+from msvq.model.libraries import RANDOM, is_library, library_input, library_weights
+from msvq.model.pixels import Pixels
+from msvq.model.resnet import Stem
+from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze, load_run_encoder
+from msvq.runs.encoder_folder import CONFIG, HUB, ONNX, fetch_folder, fill, is_folder, load_folder
+from msvq.runs.encoder_folder import WEIGHTS as FOLDER_WEIGHTS
+from msvq.runs.pretrained import is_pretrained, list_pretrained, load_pretrained
+from msvq.runs.run_dir import WEIGHTS, RunDir, open_run
+
+PIXELS = "pixels"
+SEED = 0  # of fresh weights: the same network every time
+ENDINGS = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+SIZES: dict[Stem, int] = {"small": 32, "small-pool": 64}  # that stems are made for; else as ImageNet's networks have it
+WAYS = (
+    "an encoder is the directory of a run, timm:NAME, torchvision:NAME, a file of weights, a folder of 'msvq export', "
+    "hf:OWNER/NAME or a name that 'msvq pretrained' lists"
+)
+
+EncoderName = str | Path | RunDir
+
+
+def find_run(name: EncoderName, *, backbone: str | None = None) -> RunDir | None:
+    """The run that a name means; None if it means another encoder. Raises if there is no such encoder, by its name."""
+    if isinstance(name, RunDir):
+        return name
+    place = expanduser(name)
+    if (place / "config.yaml").is_file():
+        return open_run(place, backbone=backbone)
+    if backbone is not None and not place.is_file() and not (place / CONFIG).is_file():
+        raise BadInput(f"--backbone says what network a file of weights is of; {name} says it itself, so leave it out")
+    if _loader(str(name)) is not None or place.is_file() or is_folder(place):
+        return None
+    if place.exists():
+        raise BadInput(f"{str(name)!r} is not a run: there is no config.yaml in it, nor is it an export; {WAYS}")
+    if place.suffix or len(place.parts) > 1:
+        raise BadInput(f"there is no file or folder {str(name)!r}; {WAYS}")
+    known = [PIXELS, *(entry.name for entry in list_pretrained())]
+    raise unknown("encoder", str(name), known, more=WAYS)
+
+
+def load_encoder(name: EncoderName, checkpoint: str = "last", *, backbone: str | None = None) -> LoadedEncoder:
+    """The encoder that a name means. The network is used only for weights of a library or the hub.
+
+    `checkpoint`: of a run, "last", "best" or a file. `backbone`: the network that a file of weights is of, where it
+    does not tell; or code of one's own (`file.py:function`), which is run only because it is named here.
+    """
+    run = find_run(name, backbone=backbone)
+    if run is not None:
+        return load_run_encoder(run, checkpoint)
+    if checkpoint != "last":
+        raise BadInput(f"--checkpoint is for the directory of a run; {name} has no checkpoints, leave it out")
+    load = _loader(str(name))
+    if load is not None:
+        return load(str(name))
+    place = expanduser(str(name))
+    return load_folder(place, str(name), backbone) if place.is_dir() else _load_file(place, backbone)
+
+
+def is_name(name: str) -> bool:
+    """Whether a name is no path, but of a library, the hub or the package."""
+    return _loader(name) is not None
+
+
+def no_data(name: EncoderName) -> BadInput:
+    """The error for an encoder that brings no pictures along."""
+    return BadInput(f"--data is needed: {name} is no run, whose own pictures could be taken")
+
+
+def _loader(name: str) -> Callable[[str], LoadedEncoder] | None:
+    """How a name that is no path is loaded; None if it is none that is known."""
+    if is_library(name):
+        return _load_library
+    if name.startswith(HUB):
+        return lambda name: load_folder(fetch_folder(name.removeprefix(HUB)), name, None)
+    if name == PIXELS:
+        return _load_pixels
+    return load_pretrained if is_pretrained(name) else None
+
+
+def _load_library(name: str) -> LoadedEncoder:
+    network = name.removesuffix(RANDOM)
+    settings = BackboneSettings(name=network)
+    check_backbone(settings)
+    how = Preprocessing(**library_input(network))
+    weights = None if name.endswith(RANDOM) else library_weights(network, how.size)
+    return _build(name, settings, how, weights)
+
+
+def _load_pixels(name: str) -> LoadedEncoder:
+    how, network = Preprocessing(size=32, mean=(0, 0, 0), std=(1, 1, 1)), Pixels()
+    settings = BackboneSettings(name=PIXELS)
+    return LoadedEncoder(name, freeze(network), how, settings, train_size=32, feature_dim=network.feature_dim)
+
+
+def _build(
+    name: str,
+    settings: BackboneSettings,
+    how: Preprocessing,
+    weights: Mapping[str, Tensor] | None,
+    *,
+    guessed: bool = False,
+) -> LoadedEncoder:
+    """A network with these weights; None: with fresh ones, the same every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        network = make_backbone(settings, how.size)
+    note = ""
+    if weights is not None:
+        note = f"{name}: {settings.title}, {fill(network, weights, name)}"
+    if guessed:
+        note += (
+            f"; it does not say how to prepare pictures: {how.size} pixels and ImageNet's colours are taken, or what "
+            f"the data set has that it is judged on"
+        )
+    return LoadedEncoder(
+        name,
+        freeze(network),
+        how,
+        settings.for_size(how.size),
+        train_size=how.size,
+        feature_dim=network.feature_dim,
+        note=note if guessed else "",
+        guessed=guessed,
+    )
+
+
+# --- files of weights
+
+
+def _load_file(path: Path, backbone: str | None) -> LoadedEncoder:
+    """What a file of weights holds: of a run or an export that it lies in, or of other code."""
+    folder = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    if (folder / "config.yaml").is_file() and (path.name == WEIGHTS or folder != path.parent):
+        return load_run_encoder(open_run(folder, backbone=backbone), str(path))
+    if path.name in (FOLDER_WEIGHTS, ONNX) and is_folder(path.parent):
+        return load_folder(path.parent, str(path), backbone)
+    if path.suffix.lower() not in ENDINGS:
+        raise BadInput(f"{str(path)!r} is no file of weights by its name: such end in {', '.join(ENDINGS)}")
+    check_no_code(path)
+    found = read_weights(path)
+    settings = _guess_resnet(path, found) if backbone is None else _named_backbone(backbone, found)
+    if is_library(settings.name):
+        return _build(str(path), settings, Preprocessing(**library_input(settings.name)), found)
+    size = SIZES.get(settings.stem, 224) if settings.is_resnet else 224
+    how = Preprocessing(size=size, resize=256 if size == 224 else None, **IMAGENET)
+    return _build(str(path), settings, how, found, guessed=True)
+
+
+def check_no_code(path: Path) -> None:
+    """Raise if a file holds a program beside its weights, as TorchScript's do."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any("/code/" in name for name in archive.namelist()):
+                raise BadInput(
+                    f"{str(path)!r} is an archive of code (TorchScript), which is not run; give a file of weights alone"
+                )
+
+
+def _named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+    if is_user_code(name):
+        register_backbone(name)
+    settings = BackboneSettings(name=name)
+    if settings.is_resnet:
+        settings = settings.model_copy(update=_resnet_shape(found))
+    check_backbone(settings)
+    return settings
+
+
+def _resnet_shape(found: Mapping[str, Tensor]) -> dict[str, object]:
+    """Width, stem and whitening, by the first convolution that takes pictures and the names of other weights."""
+    first = next((value for value in found.values() if value.ndim == 4 and value.shape[1] == 3), None)
+    if first is None:
+        return {"stem": "standard"}
+    # Layers that are numbered rather than named tell of a max-pool, which has no weights but takes a number.
+    numbers = {int(match[1]) for name in found if (match := re.search(r"(?:^|\.)(\d)\.0\.conv1\.weight$", name))}
+    small: Stem = "small-pool" if numbers and min(numbers) == 4 else "small"
+    whitened = any(name.endswith("whitening.weight") for name in found)
+    return {"width": first.shape[0], "stem": "standard" if first.shape[-1] == 7 else small, "whiten": whitened}
+
+
+def _guess_resnet(path: Path, found: Mapping[str, Tensor]) -> BackboneSettings:
+    """Which of our ResNets, which are torchvision's too, the weights are of."""
+    fitting: dict[int, BackboneSettings] = {}
+    for name in RESNETS:
+        settings = BackboneSettings(name=name).model_copy(update=_resnet_shape(found))
+        with torch.device("meta"):
+            own = make_backbone(settings, 224).state_dict()
+        with suppress(BadInput):
+            match_state_dict(own, found, str(path))
+            fitting[len(own)] = settings
+    if fitting:
+        return fitting[max(fitting)]  # of a small one, a larger one's file may have all and more
+    raise BadInput(
+        f"{str(path)!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
+        f"--backbone, such as --backbone timm:NAME"
+    )

@@ -1,0 +1,127 @@
+"""`msvq classify`: every picture with a class and how sure that is, by a classifier from a few examples per class."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
+from msvq.core.files import expanduser
+from msvq.data.sources import DataSettings, find_images
+from msvq.runs.encoder import LoadedEncoder
+from msvq.search.classifier import (
+    LinearClassifier,
+    classifier_path,
+    fit_classifier,
+    load_classifier,
+    save_classifier,
+)
+from msvq.search.findings import Findings, make_card, open_features
+from msvq.search.index import Index, open_index
+from msvq.search.inputs import Inputs
+from msvq.search.page import Card, Group
+
+LAYOUT = "a folder with a subfolder per class, or a .csv with the columns file and label"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classified(Findings):
+    """Every picture with its class, the least sure first."""
+
+    positions: NDArray[np.int64]  # [N] in the source, in the order of the rows
+    probabilities: NDArray[np.float32]  # [N, C], in the same order
+    classifier: LinearClassifier
+    encoder: LoadedEncoder
+
+
+def classify_pictures(
+    inputs: Inputs,
+    *,
+    examples: str | Path | None = None,
+    use: str | None = None,
+    save: str | None = None,
+    out: Path | None = None,
+    html: Path | None = None,
+    display: Display | None = None,
+) -> Classified:
+    """Classify all pictures by a classifier from `examples` (class folders, or a CSV), or by one that was saved.
+
+    `save`: keep the classifier under this name, by which `use` finds it.
+    """
+    display = display or Display()
+    if (examples is None) == (use is None):
+        raise BadInput("give --examples, pictures of each class, or --use with the name of a saved classifier")
+    if save is not None:
+        classifier_path(save)
+    encoder, index = open_features(inputs, out, html, display)
+    classifier = load_classifier(use, encoder.key) if use else learn_from(str(examples), encoder, display)
+    if save is not None:
+        save_classifier(save, classifier)
+    probabilities = classifier.probabilities(index.features)
+    found = _describe(index, encoder, classifier, probabilities)
+    found.write(out, html)
+    return found
+
+
+def learn_from(examples: str, encoder: LoadedEncoder, display: Display) -> LinearClassifier:
+    """A classifier from the labelled pictures that `examples` names."""
+    source = find_images(DataSettings(source=examples), display=display, keep_all=True)
+    folder = expanduser(examples)
+    if folder.is_dir():
+        holds = {name.split("/")[0] for name in source.names}
+        empty = [p.name for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "." and p.name not in holds]
+        if empty:
+            raise BadInput(f"--examples: the class {printable(empty[0])!r} has no picture; put two or more into it")
+    if not source.class_names or not (source.labels >= 0).any():
+        raise BadInput(f"--examples {examples!r} names no classes with two examples each; it is {LAYOUT}")
+    index = open_index(source, encoder, display)
+    labels = source.labels[index.kept]
+    names = tuple(map(printable, source.class_names))
+    counts = np.bincount(labels[labels >= 0], minlength=len(names))
+    for name, count in zip(names, counts.tolist(), strict=True):
+        if count < 2:
+            has = "no readable picture" if not count else "one example"
+            raise BadInput(f"--examples: the class {name!r} has {has}; give it two or more, better ten")
+    if len(names) < 2:
+        raise BadInput(f"--examples has the class {names[0]!r} alone, and a choice takes two")
+    with display.busy("learning from the examples"):
+        return fit_classifier(np.array(index.features[labels >= 0]), labels[labels >= 0], names, encoder.key)
+
+
+def _describe(
+    index: Index, encoder: LoadedEncoder, classifier: LinearClassifier, probabilities: NDArray[np.float32]
+) -> Classified:
+    names, sure, chosen = classifier.class_names, probabilities.max(1), probabilities.argmax(1)
+    order = np.argsort(sure, kind="stable")
+    cards: list[Card] = []
+    rows = []
+    for row in order.tolist():
+        second = int(np.argsort(-probabilities[row], kind="stable")[1])
+        card = make_card(index, row, f"{names[chosen[row]]} {sure[row]:.0%}")
+        cards.append(card)
+        rows.append((card.name, names[chosen[row]], round(float(sure[row]), 4), names[second], card.class_name))
+    advice = "Look at these: it learns most from them, once they are among the examples with their right class."
+    groups = [Group("The least sure first", advice, cards)]
+    for number, name in enumerate(names):
+        of_class = [cards[place] for place in range(len(order) - 1, -1, -1) if chosen[order[place]] == number]
+        groups.append(Group(f"{name}: {len(of_class):,} pictures", "The surest first.", of_class))
+    sentence = (
+        f"The classifier is right for {classifier.accuracy:.1f} % of its {classifier.num_examples:,} examples, each "
+        f"judged without itself (cross-validation; by chance {100 / len(names):.1f} %). Below: {len(index):,} pictures "
+        f"in {index.source.title}, the least sure first."
+    )
+    return Classified(
+        title="Pictures by class",
+        sentence=sentence,
+        columns=("file", "predicted", "confidence", "second", "class"),
+        rows=tuple(rows),
+        groups=tuple(groups),
+        source=index.source,
+        skipped=index.left_out,
+        positions=index.kept[order],
+        probabilities=probabilities[order],
+        classifier=classifier,
+        encoder=encoder,
+    )

@@ -1,0 +1,153 @@
+"""What every command over features gives back: a table for programs, a page to look at, pictures in a notebook."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.core.files import to_csv, write_text
+from msvq.data.sources.base import EncodedSource, ImageSource
+from msvq.evaluate.diagnostics.collapse import SAME
+from msvq.evaluate.diagnostics.health import spread
+from msvq.runs.encoder import LoadedEncoder
+from msvq.search.feature_shards import Skipped
+from msvq.search.index import Index, open_index
+from msvq.search.inputs import Inputs
+from msvq.search.page import ENDINGS, Card, Group, make_thumbnails, render_pictures, write_page
+
+TABLES = (".csv", ".json")
+SAMPLE = 2000  # pictures by which a collapse is noticed
+PAGE_GROUPS, PAGE_PICTURES = 100, 24  # shown on a page
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """Rows of a table, and groups of pictures that show them."""
+
+    title: str
+    sentence: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    groups: tuple[Group, ...] = field(repr=False)
+    source: ImageSource = field(repr=False)
+    skipped: Skipped = field(default=(), repr=False)  # pictures that could not be read, and why
+    notes: tuple[str, ...] = ()
+
+    def records(self) -> list[dict[str, Cell]]:
+        """The rows by the names of their columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def write(self, out: Path | None, html: Path | None) -> None:
+        """Write the table (.csv or .json) and the page, where they are wanted."""
+        if out is not None:
+            write_table(out, self)
+        if html is not None:
+            groups = [_shortened(group) for group in self.groups[:PAGE_GROUPS]]
+            first = f" The first {PAGE_GROUPS} groups are shown." if len(self.groups) > PAGE_GROUPS else ""
+            write_page(html, self.title, self.sentence + first, groups, make_thumbnails(self.source, shown(groups)))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first groups."""
+        groups = [_shortened(group) for group in self.groups[:12]]
+        return render_pictures(self.title, self.sentence, groups, make_thumbnails(self.source, shown(groups)))
+
+
+def write_table(path: Path, found: Findings) -> None:
+    """Write the rows as CSV or JSON, by the ending."""
+    if path.suffix.lower() == ".csv":
+        write_text(path, to_csv([found.columns, *found.rows]))
+    else:
+        write_text(path, json.dumps({"about": found.sentence, "rows": found.records()}, indent=1) + "\n")
+
+
+def shown(groups: Iterable[Group]) -> list[int]:
+    """Positions of all pictures in some groups."""
+    return [card.position for group in groups for card in (*group.cards, *([group.lead] if group.lead else []))]
+
+
+def _shortened(group: Group) -> Group:
+    if len(group.cards) <= PAGE_PICTURES:
+        return group
+    more = f"{group.sentence} The first {PAGE_PICTURES} of them.".strip()
+    return Group(group.title, more, group.cards[:PAGE_PICTURES], group.lead)
+
+
+def open_features(
+    inputs: Inputs, out: Path | None, html: Path | None, display: Display, *, refuse_collapse: bool = True
+) -> tuple[LoadedEncoder, Index]:
+    """The encoder and the features of all pictures, once it is clear that the results can be written."""
+    inputs.check_output("--out", out, TABLES)
+    inputs.check_output("--html", html, ENDINGS)
+    encoder, source = inputs.open(display)
+    index = open_index(source, encoder, display)
+    if refuse_collapse and has_collapsed(index):
+        raise BadInput(
+            f"the encoder has collapsed: it gives nearly the same features for all {len(index):,} pictures, so nothing "
+            f"that it finds would mean anything; take another checkpoint, or train it anew"
+        )
+    return encoder, index
+
+
+def has_collapsed(index: Index) -> bool:
+    """Whether all pictures look the same to the encoder, by a sample of them."""
+    if len(index) < 3:
+        return False
+    rows = np.unique(np.linspace(0, len(index) - 1, min(SAMPLE, len(index))).astype(int))
+    return spread(torch.from_numpy(np.array(index.features[rows]))) < SAME
+
+
+def make_card(index: Index, row: int, note: str) -> Card:
+    """The picture of a row, with a note below it."""
+    match = index.match(row, 0.0, "")
+    return Card(match.position, match.name, match.class_name, note)
+
+
+# --- folders of links or copies
+
+
+def check_folder(folder: Path | None, source: ImageSource) -> None:
+    """Raise if links or copies of pictures cannot go there: it must be new or empty, and not among the pictures."""
+    if folder is None:
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"--into {str(folder)!r} holds something already; name a new or an empty folder")
+    root = Path(source.root).resolve() if source.root else None
+    if root is not None and root in (folder.resolve(), *folder.resolve().parents):
+        raise BadInput(f"--into {str(folder)!r} lies among the pictures; name a folder elsewhere")
+
+
+def fill_folder(folder: Path, source: ImageSource, places: Mapping[str, Sequence[int]], display: Display) -> None:
+    """A subfolder per group with links to its pictures, or with copies where there is no file to link to."""
+    with display.task(f"filling {folder.name}", sum(map(len, places.values()))) as advance:
+        for name, positions in places.items():
+            (folder / name).mkdir(parents=True)
+            for number, position in enumerate(positions, start=1):
+                _put(source, position, folder / name, f"{number:04}")
+                advance(1)
+
+
+def _put(source: ImageSource, position: int, folder: Path, number: str) -> None:
+    content = source[position] if isinstance(source, EncodedSource) else None
+    if isinstance(content, str):
+        target, original = folder / f"{number}-{Path(content).name}", Path(content).absolute()
+        try:
+            target.symlink_to(original)
+        except OSError:  # a disk without links
+            with suppress(FileNotFoundError):
+                shutil.copyfile(original, target)
+        return
+    if content is not None:
+        (folder / f"{number}{Path(source.names[position]).suffix}").write_bytes(content)
+        return
+    with closing(source.decoded([np.array([position])], 0)) as results:
+        Image.fromarray(next(results).rows[0]).save(folder / f"{number}.png")

@@ -1,0 +1,140 @@
+"""`msvq mislabelled`: labels that a picture's neighbours and a classifier that has not seen it contradict."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from msvq.core.console import Display
+from msvq.core.errors import BadInput
+from msvq.data.sources.base import Positions
+from msvq.report.pictures import class_name
+from msvq.search.classifier import out_of_fold
+from msvq.search.findings import Findings, make_card, open_features
+from msvq.search.index import Index
+from msvq.search.inputs import Inputs
+from msvq.search.neighbours import nearest_neighbours
+from msvq.search.page import Group
+
+NEIGHBOURS = 10
+TRUSTED = 0.7  # share of labels that a classifier agrees with, below which a warning is due
+SHOWN = 6  # neighbours beside a picture on the page
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mislabelled(Findings):
+    """Pictures whose label is contradicted, the worst first."""
+
+    positions: NDArray[np.int64]  # [n] in the source
+    suspicion: NDArray[np.float64]  # [n]: 0..1
+    suggested: NDArray[np.int64]  # [n]: the label that they look like
+
+
+def find_mislabelled(
+    inputs: Inputs,
+    *,
+    out: Path | None = None,
+    html: Path | None = None,
+    display: Display | None = None,
+) -> Mislabelled:
+    """Labelled pictures that both their neighbours and an out-of-fold classifier put into another class."""
+    display = display or Display()
+    _, index = open_features(inputs, out, html, display)
+    labels = index.source.labels[index.kept]
+    rows = np.flatnonzero(labels >= 0)
+    counts = np.bincount(labels[rows]) if len(rows) else np.zeros(0, np.int64)
+    usable = np.isin(labels[rows], np.flatnonzero(counts >= 2))
+    rows = rows[usable]
+    if len(np.unique(labels[rows])) < 2:
+        raise BadInput(
+            f"{index.source.title} has no labels to judge: it takes two classes with two pictures each, such as a "
+            f"subfolder per class"
+        )
+    features, given = (index.features if len(rows) == len(index) else np.array(index.features[rows])), labels[rows]
+    cosines, near = nearest_neighbours(features, NEIGHBOURS, display, "comparing features")
+    with display.busy("judging each label without itself"):
+        classes, numbers = np.unique(given, return_inverse=True)
+        votes = neighbour_votes(cosines, numbers[near], len(classes))
+        predicted = out_of_fold(features, numbers)
+        suspicion, other = judge_labels(numbers, votes, predicted)
+    order = np.argsort(-suspicion, kind="stable")
+    order = order[suspicion[order] > 0]
+    agrees = float((predicted.argmax(1) == numbers).mean())
+    notes = [] if usable.all() else ["pictures that are alone in their class are left out"]
+    if agrees < TRUSTED:
+        notes.append(
+            f"by this encoder a classifier agrees with {agrees:.0%} of the labels only, so many of these are its own "
+            f"mistakes: a better encoder tells more"
+        )
+    found = _describe(index, rows, order, suspicion, classes[other], near, tuple(notes))
+    found.write(out, html)
+    return found
+
+
+def neighbour_votes(cosines: NDArray[np.float32], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+    """Shares [N, C] of each class among neighbours [N, k], the nearer weighing more (as kNN at temperature 0.1)."""
+    weights = np.exp((cosines - cosines.max(1, keepdims=True)) / 0.1).astype(np.float64)
+    votes = np.zeros((len(labels), num_classes))
+    for place in range(labels.shape[1]):
+        votes[np.arange(len(labels)), labels[:, place]] += weights[:, place]
+    shares: NDArray[np.float64] = votes / votes.sum(1, keepdims=True)
+    return shares
+
+
+def judge_labels(
+    labels: NDArray[np.int64], votes: NDArray[np.float64], predicted: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """How suspicious each label is (0: nothing contradicts it), and the class that speaks most against it.
+
+    Neighbours and classifier must both prefer another class than the label, and be as sure of one as they are, on
+    average, of the pictures that carry its label (the rule of confident learning, Northcutt et al., arXiv 1911.00068).
+    The suspicion is by how much they prefer it, on average.
+    """
+    rows = np.arange(len(labels))
+    together = (votes + predicted) / 2
+    own = together[rows, labels]
+    others = together.copy()
+    others[rows, labels] = -1
+    best = others.argmax(1)
+    num_classes = together.shape[1]
+    usual = np.bincount(labels, own, num_classes) / np.maximum(np.bincount(labels, minlength=num_classes), 1)
+    sure = others[rows, best] >= usual[best]
+    both = (votes.argmax(1) != labels) & (predicted.argmax(1) != labels) & sure
+    return np.where(both, np.maximum(others[rows, best] - own, 0), 0), best
+
+
+def _describe(
+    index: Index,
+    rows: Positions,
+    order: NDArray[np.int64],
+    suspicion: NDArray[np.float64],
+    suggested: NDArray[np.int64],
+    near: Positions,
+    notes: tuple[str, ...],
+) -> Mislabelled:
+    listed, groups = [], []
+    for rank, place in enumerate(order.tolist(), start=1):
+        looks_like = class_name(index.source.class_names, int(suggested[place]))
+        score = float(suspicion[place])
+        lead = make_card(index, int(rows[place]), f"{score:.2f}")
+        listed.append((rank, round(score, 4), lead.name, lead.class_name, looks_like))
+        cards = [make_card(index, int(rows[other]), "") for other in near[place, :SHOWN].tolist()]
+        groups.append(Group(f"{lead.class_name}, or {looks_like}?", "Beside it: what it looks like most.", cards, lead))
+    sentence = (
+        f"{len(order):,} of {len(rows):,} labels in {index.source.title} are contradicted by the picture's neighbours "
+        f"and by a classifier that has not seen it, the worst first."
+    )
+    return Mislabelled(
+        title="Labels that may be wrong",
+        sentence=sentence,
+        columns=("rank", "suspicion", "file", "class", "looks_like"),
+        rows=tuple(listed),
+        groups=tuple(groups),
+        source=index.source,
+        skipped=index.left_out,
+        notes=notes,
+        positions=index.kept[rows[order]],
+        suspicion=suspicion[order],
+        suggested=suggested[order],
+    )

@@ -1,0 +1,510 @@
+"""Encoders from anywhere: every way of naming one, with networks that are made in a moment, and what may go wrong."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.torch import save, save_file
+from tests.export.test_card import CHECKED
+from torchvision import models
+
+import msvq
+import msvq.export.exporting
+from msvq.cli import main
+from msvq.config.resolve import resolve
+from msvq.data.patterns import make_patterns
+from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.whitening import without_whitening
+from msvq.runs import pretrained
+from msvq.runs.encoder_names import load_encoder
+from msvq.train import init_weights
+
+TINY = "timm:test_resnet@random"  # at 160 pixels
+Says = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def pictures() -> NDArray[np.uint8]:
+    return make_patterns(8, seed=3)[0]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for number, pixels in enumerate(make_patterns(24, seed=4)[0]):
+        file = folder / f"kind{number % 2}" / f"{number:02}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    return folder
+
+
+@pytest.fixture
+def says(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Says:
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+def resnet(name: str = "resnet18", **settings: object) -> torch.nn.Module:
+    torch.manual_seed(1)
+    return make_backbone(BackboneSettings.model_validate({"name": name, "width": 4, "stem": "small", **settings}), 32)
+
+
+# --- names
+
+
+def test_a_network_of_timm_is_fed_as_its_configuration_says(pictures: NDArray[np.uint8]) -> None:
+    encoder = msvq.load_encoder(TINY)
+    known = timm.get_pretrained_cfg("test_resnet")
+    assert known is not None
+    how = encoder.preprocessing
+    assert (how.size, how.resize, how.mean, how.std) == (160, int(160 / known.crop_pct), known.mean, known.std)
+    found = encoder.embed(pictures)
+    assert found.shape == (8, encoder.feature_dim)
+    np.testing.assert_array_equal(found, msvq.load_encoder(TINY).embed(pictures, batch_size=3))  # the same every time
+    np.testing.assert_array_equal(msvq.Embedder(TINY).transform(pictures), found)
+
+
+def test_published_weights_are_matched_to_the_network(
+    pictures: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = models.get_model("mobilenet_v3_small", weights=None).eval()
+    weights = models.get_model_weights("mobilenet_v3_small").DEFAULT
+    monkeypatch.setattr(type(weights), "get_state_dict", lambda self, **options: trained.state_dict())
+    encoder = load_encoder("torchvision:mobilenet_v3_small")
+    assert (encoder.size, encoder.preprocessing.resize) == (224, 256)
+    stock = weights.transforms(antialias=True)
+    with torch.inference_mode():
+        view = torch.stack([stock(Image.fromarray(image)) for image in pictures[:2]])
+        expected = trained.avgpool(trained.features(view)).flatten(1)
+    np.testing.assert_allclose(encoder.embed(pictures[:2]), expected, atol=0.05 * float(expected.abs().max()))
+
+
+def test_pixels_are_an_encoder_too(pictures: NDArray[np.uint8]) -> None:
+    assert load_encoder("pixels").embed(pictures).shape == (8, 192)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("resnet8", {}), ("resnet18", {}), ("resnet18", {"stem": "standard"}), ("resnet14", {"whiten": True})],
+)
+def test_a_file_of_a_resnet_tells_what_it_is(tmp_path: Path, name: str, settings: dict[str, object]) -> None:
+    network = resnet(name, **settings)
+    torch.save(
+        {"model": {f"module.net.{key}": value for key, value in network.state_dict().items()}}, tmp_path / "x.pth"
+    )
+    encoder = load_encoder(tmp_path / "x.pth")
+    assert encoder.backbone.name == name and encoder.backbone.width == 4
+    assert encoder.size == (224 if settings.get("stem") == "standard" else 32) and encoder.guessed
+    assert "module.net." in encoder.note
+    for key, value in network.state_dict().items():
+        torch.testing.assert_close(encoder.network.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_file_of_the_authors_tells_whether_it_has_a_max_pool(tmp_path: Path, pooled: bool) -> None:
+    network = resnet(stem="small-pool" if pooled else "small")
+    number = {"conv1": 0, "bn1": 1} | {f"layer{n}": n + 2 + pooled for n in range(1, 5)}
+    parts = ((key.partition("."), value) for key, value in network.state_dict().items())
+    state = {f"net.net.{number[top]}.{rest}": value for (top, _, rest), value in parts}
+    torch.save({"model": state, "epoch": 200}, tmp_path / "msvq_200.pth")
+    encoder = load_encoder(tmp_path / "msvq_200.pth")
+    assert (encoder.backbone.stem, encoder.size) == (("small-pool", 64) if pooled else ("small", 32))
+    assert "net.net.*" in encoder.note
+    view = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(encoder.network(view), network.eval()(view))
+
+
+def test_other_files_are_told_what_they_are_of(tmp_path: Path) -> None:
+    network = timm.create_model("test_vit", num_classes=10)
+    save_file(network.state_dict(), tmp_path / "x.safetensors")
+    with pytest.raises(msvq.BadInput, match="--backbone"):
+        load_encoder(tmp_path / "x.safetensors")
+    encoder = load_encoder(tmp_path / "x.safetensors", backbone="timm:test_vit")
+    assert encoder.size == 160 and not encoder.guessed
+    with pytest.raises(msvq.BadInput, match="missing"):
+        load_encoder(tmp_path / "x.safetensors", backbone="timm:test_convnext")
+
+
+# --- what is done with them
+
+
+def test_search_embed_and_duplicates_take_any_encoder(photos: Path, says: Says, tmp_path: Path) -> None:
+    torch.save(resnet("resnet8").state_dict(), tmp_path / "x.pth")
+    code, out, err = says(
+        "search", tmp_path / "x.pth", "--data", photos, "--query", photos / "kind0" / "00.png", "--json"
+    )
+    assert code == 0 and "does not say how to prepare pictures" in err
+    (answer,) = json.loads(out)["answers"]
+    assert answer["found"][0] == {"rank": 1, "similarity": pytest.approx(1), "class": "kind0", "name": "kind0/00.png"}
+    assert says("duplicates", "pixels", "--data", photos, "--threshold", "1")[0] == 0
+    assert says("embed", "pixels", "--data", photos, "--out", tmp_path / "x.npz")[0] == 0
+    saved = np.load(tmp_path / "x.npz")
+    assert saved["features"].shape == (24, 192) and json.loads(str(saved["about"]))["run"] == "pixels"
+
+
+def test_results_without_a_run_go_to_the_terminal_or_a_file(photos: Path, says: Says, tmp_path: Path) -> None:
+    words = ("evaluate", "pixels", "--data", photos, "--set", "k=5")
+    code, out, _ = says(*words)
+    assert code == 0 and "of pixels on" in out and not list(tmp_path.glob("*.json"))
+    code, _, _ = says(*words, "--out", tmp_path / "result.json")
+    assert code == 0 and json.loads((tmp_path / "result.json").read_text())["encoder"] == "pixels"
+    code, _, err = says("evaluate", "pixels", "--data", photos, "--protocol", "finetune")
+    assert code == 2 and "no weights that could go on learning" in err
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exports")
+    torch.save(resnet(whiten=True).state_dict(), folder / "x.pth")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)  # which takes a process each
+        for format in ("safetensors", "onnx"):
+            msvq.export.exporting.export_encoder(folder / "x.pth", format=format, out=folder / format)
+    return folder
+
+
+@pytest.mark.parametrize("format", ["safetensors", "onnx"])
+def test_an_export_is_loaded_again(exports: Path, format: str, pictures: NDArray[np.uint8]) -> None:
+    found = load_encoder(exports / format).embed(pictures)
+    np.testing.assert_allclose(found, load_encoder(exports / "x.pth").embed(pictures), atol=1e-4)
+    file = next((exports / format).glob("model.*"))
+    np.testing.assert_array_equal(load_encoder(file).embed(pictures, batch_size=3), found)
+    assert load_encoder(exports / format).key == load_encoder(exports / format).key
+
+
+def test_a_crop_survives_an_export(tmp_path: Path, pictures: NDArray[np.uint8]) -> None:
+    done = msvq.export.exporting.export_encoder(TINY, format="timm", out=tmp_path / "x")
+    assert done.max_abs_difference < 1e-4
+    again = load_encoder(done.path)
+    assert again.preprocessing == load_encoder(TINY).preprocessing
+    np.testing.assert_array_equal(again.embed(pictures), load_encoder(TINY).embed(pictures))
+
+
+def test_encoders_stand_side_by_side(photos: Path, says: Says, tmp_path: Path) -> None:
+    torch.save(resnet("resnet8", whiten=True).state_dict(), tmp_path / "x.pth")
+    words = (
+        "evaluate",
+        tmp_path / "x.pth",
+        "--data",
+        photos,
+        "--set",
+        "k=5",
+        "--beside",
+        "pixels",
+        "--beside",
+        "untrained",
+    )
+    code, out, _ = says(*words, "--json")
+    rows = json.loads(out)["beside"]
+    assert code == 0 and [row["encoder"] for row in rows] == [str(tmp_path / "x.pth"), "pixels", "untrained"]
+    code, out, _ = says("evaluate", "pixels", "--data", photos, "--set", "k=5", "--json")
+    assert code == 0 and json.loads(out)["top1"] == rows[1]["top1"]  # the same protocol on the same pictures
+    code, out, _ = says(*words)
+    assert "untrained" in out and "seconds" in out
+
+
+def test_without_labels_what_can_be_compared_is(says: Says, tmp_path: Path) -> None:
+    np.savez(tmp_path / "some.npz", images=make_patterns(40, seed=1)[0])
+    words = ("evaluate", "pixels", "--data", tmp_path / "some.npz")
+    code, _, err = says(*words)
+    assert code == 2 and "has no labels" in err
+    code, out, _ = says(*words, "--beside", "pixels", "--out", tmp_path / "x.json", "--json")
+    first, second = json.loads(out)["beside"]
+    assert code == 0 and json.loads((tmp_path / "x.json").read_text())["beside"] == [first, second]
+    assert first["neighbours"] == second["neighbours"] == 100 and first["copies"] == second["copies"]
+    assert 1 < first["rank"] < 192
+    assert "neighbours in common" in " ".join(says(*words, "--beside", "pixels")[1].split())
+
+
+# --- those that come with the package
+
+
+def bundle(folder: Path, **facts: object) -> dict[str, object]:
+    """A list of one encoder, in half precision."""
+    network = resnet("resnet8")
+    content = save({key: value.half() for key, value in network.state_dict().items() if value.is_floating_point()})
+    (folder / "tiny.safetensors").write_bytes(content)
+    how = {"size": 32, "mean": [0.5] * 3, "std": [0.25] * 3, "train_size": 32, "feature_dim": network.feature_dim}
+    backbone = {"name": "resnet8", "width": 4, "stem": "small"}
+    entry: dict[str, object] = {
+        **{"name": "tiny", "data": "patterns", "method": "msvq", "epochs": 2, "knn": 51.25, "licence": "mit"},
+        **{"sha256": hashlib.sha256(content).hexdigest(), "file": "tiny.safetensors"},
+        "encoder": {**how, "method": "msvq", "data": "patterns", "backbone": backbone, "weights_sha256": ""},
+        **facts,
+    }
+    (folder / "index.json").write_text(json.dumps([entry]))
+    return entry
+
+
+def test_a_bundled_name_is_an_encoder(
+    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: Path, pictures: NDArray[np.uint8]
+) -> None:
+    code, out, _ = says("pretrained")
+    assert code == 0 and "none yet" in out
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    entry = bundle(tmp_path)
+    code, out, _ = says("pretrained", "--json")
+    assert code == 0 and json.loads(out)[0]["sha256"] == entry["sha256"]
+    code, out, _ = says("pretrained")
+    assert "tiny: msvq on patterns, 2 epochs; kNN 51.2 %" in out and "licence mit; in the package" in out
+    encoder = load_encoder("tiny")
+    assert encoder.method == "msvq" and encoder.embed(pictures).dtype == np.float32
+    assert all(value.dtype == torch.float32 for value in encoder.network.parameters())
+    assert says("duplicates", "tiny", "--data", photos)[0] == 0
+    assert "did you mean 'tiny'?" in says("duplicates", "tinny", "--data", photos)[2]
+    (tmp_path / "tiny.safetensors").write_bytes(b"x" + (tmp_path / "tiny.safetensors").read_bytes()[1:])
+    code, _, err = says("duplicates", "tiny", "--data", photos)
+    assert code == 2 and "their checksum is not the one of the list" in " ".join(err.split())
+
+
+# --- the hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, dict[str, bytes]]]:
+    """A small hub: models by their names, with their files, to be read and written."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    repositories: dict[str, dict[str, bytes]] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *words: object) -> None:
+            pass
+
+        def answer(self, status: int, content: bytes = b"{}", **headers: str) -> None:
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def do_GET(self) -> None:
+            owner, model, *_, file = self.path.lstrip("/").split("/")
+            files = repositories.get(f"{owner}/{model}")
+            if files is None:
+                self.answer(404, X_Error_Code="RepoNotFound")
+            elif file not in files:
+                self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit="0" * 40)
+            else:
+                etag = hashlib.sha256(files[file]).hexdigest()
+                self.answer(200, files[file], ETag=f'"{etag}"', X_Repo_Commit="0" * 40)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Authorization") != "Bearer secret":
+                self.answer(401)
+            elif self.path == "/api/repos/create":
+                told = json.loads(body)
+                repositories[f"{told['organization']}/{told['name']}"] = {}
+                self.answer(200, json.dumps({"url": f"{endpoint}/{told['organization']}/{told['name']}"}).encode())
+            elif "/preupload/" in self.path:
+                files = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
+                self.answer(200, json.dumps({"files": [{**file, "shouldIgnore": False} for file in files]}).encode())
+            elif "/commit/" in self.path:
+                owner, model = self.path.split("/")[3:5]
+                for line in map(json.loads, body.splitlines()):
+                    if line["key"] == "file":
+                        content = base64.b64decode(line["value"]["content"])
+                        repositories[f"{owner}/{model}"][line["value"]["path"]] = content
+                done = {"success": True, "commitOid": "0" * 40, "commitUrl": f"{endpoint}/{owner}/{model}/commit/0"}
+                self.answer(200, json.dumps(done).encode())
+            else:
+                self.answer(200)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)  # what HF_ENDPOINT sets, read when the library is imported
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    yield repositories
+    server.shutdown()
+    server.server_close()
+
+
+Hub = dict[str, dict[str, bytes]]
+
+
+def test_an_export_goes_to_the_hub_and_comes_back(
+    hub: Hub, exports: Path, says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)
+    words = ("export", exports / "x.pth", "--format", "hf", "--push", "me/tiny")
+    code, _, err = says(*words, "--out", tmp_path / "before")
+    assert code == 2 and "login" in err and (tmp_path / "before" / "manifest.json").is_file()
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    code, out, _ = says(*words, "--out", tmp_path / "out")
+    assert code == 0 and "hf:me/tiny" in out
+    assert {"README.md", "config.json", "model.safetensors", "example.py"} <= hub["me/tiny"].keys()
+    assert b"pipeline_tag: image-feature-extraction" in hub["me/tiny"]["README.md"]
+    found = load_encoder("hf:me/tiny").embed(pictures)
+    np.testing.assert_array_equal(found, load_encoder(exports / "x.pth").embed(pictures))
+    fetched = {path.name for path in (tmp_path / "hub").rglob("*") if path.is_symlink() or path.suffix == ".py"}
+    assert not [name for name in fetched if name.endswith(".py")]  # no code is even fetched
+
+
+def test_a_model_of_timm_comes_from_the_hub(hub: Hub, pictures: NDArray[np.uint8]) -> None:
+    network: Any = timm.create_model("test_resnet", num_classes=10).eval()
+    how = {"input_size": [3, 32, 32], "crop_pct": 0.875, "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": how}
+    hub["timm/tiny"] = {"config.json": json.dumps(config).encode(), "model.safetensors": save(network.state_dict())}
+    encoder = load_encoder("hf:timm/tiny")
+    assert (encoder.size, encoder.preprocessing.resize, encoder.backbone.name) == (32, 36, "timm:test_resnet")
+    view = torch.rand(2, 3, 32, 32)
+    with torch.inference_mode():
+        expected = network.forward_head(network.forward_features(view), pre_logits=True)
+        torch.testing.assert_close(encoder.network(view), expected)
+
+
+def test_a_list_may_name_a_model_of_the_hub(
+    hub: Hub, exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub["me/large"] = {path.name: path.read_bytes() for path in (exports / "safetensors").iterdir() if path.is_file()}
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    digest = hashlib.sha256(hub["me/large"]["model.safetensors"]).hexdigest()
+    bundle(tmp_path, file=None, encoder=None, hub="me/large", sha256=digest)
+    assert load_encoder("tiny").name == "tiny"
+    bundle(tmp_path, file=None, encoder=None, hub="me/large", sha256="0")
+    with pytest.raises(msvq.BadInput, match="checksum"):
+        load_encoder("tiny")
+
+
+def test_what_the_hub_cannot_give_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub["me/other"] = {"config.json": b'{"architectures": ["ViTModel"], "auto_map": {}}', "model.safetensors": b""}
+    hub["me/empty"] = {}
+    for name, sentence in {
+        "hf:me/nothing": "there is no hf:me/nothing, or it is private and needs a login",
+        "hf:me/other": "neither an export of msvq nor a timm model",
+        "hf:me/empty": "lacks files",
+        "hf:me": "it is OWNER/NAME",
+    }.items():
+        with pytest.raises(msvq.BadInput, match=re.escape(sentence)):
+            load_encoder(name)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(msvq.BadInput, match=re.escape("pip install 'msvq[hf]'")):
+        load_encoder("hf:me/tiny")
+
+
+def test_without_a_network_the_hub_is_said_to_be_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(msvq.BadInput, match="is there a network"):
+        load_encoder("hf:me/tiny")
+
+
+# --- to start from
+
+
+def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    bundle(tmp_path)
+    monkeypatch.setattr(
+        init_weights, "library_weights", lambda name, size: timm.create_model("test_resnet").state_dict()
+    )
+    small = ["backbone.width=4", "backbone.stem=small"]
+    for init, overrides in {
+        "tiny": ["backbone.name=resnet8", *small],
+        str(exports / "safetensors"): ["backbone.name=resnet18", *small],
+        "timm:test_resnet": [],
+    }.items():
+        settings = resolve(data="patterns", init=init, overrides=[f"backbone.init={init}", *overrides])
+        start = init_weights.load_initial_weights(settings, 32)
+        assert start is not None
+        if ":" in init:
+            assert settings.backbone.name == init  # the network of the weights, unless another is named
+        else:
+            own = without_whitening(load_encoder(init).network)
+            for key, value in own.state_dict().items():
+                torch.testing.assert_close(start.weights[key], value)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: {source: patterns}\nbackbone: {init: 'hf:me/tiny'}\n")
+    with pytest.raises(msvq.BadInput, match="name it yourself: --init hf:me/tiny"):
+        resolve(recipe=recipe)
+
+
+# --- what may go wrong
+
+
+def test_a_damaged_export_is_refused(exports: Path, tmp_path: Path) -> None:
+    for file in ("config.json", "preprocessor_config.json", "manifest.json", "model.safetensors"):
+        subprocess.run(["cp", "-r", str(exports / "safetensors"), str(tmp_path / file)], check=True)
+        content = (tmp_path / file / file).read_bytes()
+        (tmp_path / file / file).write_bytes(content[: len(content) // 2])
+        with pytest.raises(msvq.BadInput, match=f"{file} of .* is damaged"):
+            load_encoder(tmp_path / file)
+
+
+def test_code_is_not_run(tmp_path: Path) -> None:
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)).save(str(tmp_path / "script.pt"))
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "object.pth")
+    with pytest.raises(msvq.BadInput, match="archive of code"):
+        load_encoder(tmp_path / "script.pt")
+    with pytest.raises(msvq.BadInput, match="could run code"):
+        load_encoder(tmp_path / "object.pth")
+
+
+WRONG = [
+    (["search", "timm:resnet1", "--data", "{photos}", "--query", "x"], "did you mean 'timm:resnet1"),
+    (["search", "timm:test_vit.x", "--data", "{photos}", "--query", "x"], "unknown weights of timm 'test_vit.x'"),
+    (["embed", "pixels", "--out", "{tmp}/x.npz"], "--data is needed: pixels is no run"),
+    (["duplicates", "timm:resnet18"], "--data is needed"),
+    (["evaluate", "timm:resnet18"], "--data is needed"),
+    (["evaluate", "pixel", "--data", "patterns"], "did you mean 'pixels'?"),
+    (["evaluate", "{tmp}/nothing.pth", "--data", "patterns"], "there is no file or folder"),
+    (["evaluate", "{tmp}", "--data", "patterns"], "is not a run"),
+    (
+        ["evaluate", "pixels", "--data", "patterns", "--checkpoint", "best"],
+        "--checkpoint is for the directory of a run",
+    ),
+    (["evaluate", "pixels", "--data", "patterns", "--backbone", "resnet18"], "says it itself"),
+    (["evaluate", "timm:resnet18", "--data", "nothing"], "no such data set"),
+    (["export", "pixels", "--out", "{tmp}/x"], "has no weights"),
+    (["evaluate", "{tmp}/x.txt", "--data", "patterns"], "no file of weights by its name"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
+def test_mistakes_are_told_in_a_sentence(
+    words: list[str], sentence: str, says: Says, tmp_path: Path, photos: Path
+) -> None:
+    (tmp_path / "x.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = says(*(word.format(tmp=tmp_path, photos=photos) for word in words))
+    assert code == 2 and "Traceback" not in err
+    assert sentence in " ".join(err.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(msvq.BadInput, match=r"pip install 'msvq\[timm\]'"):
+        load_encoder("timm:resnet18")
