@@ -51,6 +51,7 @@ class Product:
         recipe: str | None = None,
         overrides: Sequence[str] = (),
         seed: int = 0,
+        device: torch.device = CPU,
     ) -> None:
         labels = np.arange(len(images), dtype=np.int64) % 10
         pictures = ImageSplit(images, labels)
@@ -58,8 +59,8 @@ class Product:
         recipe = recipe or ("cifar10" if size <= 32 else "tinyimagenet")
         batch = [] if batch_size is None else [f"train.batch_size={batch_size}"]
         overrides = [f"backbone.width={width}", f"data.size={size}", *batch, *overrides]
-        settings = fill_from_data(resolve(recipe=recipe, method=method, overrides=overrides, seed=seed), data, CPU)
-        loader = Loader(pictures, batch_size=settings.train.batch_size, seed=seed, device=CPU)
+        settings = fill_from_data(resolve(recipe=recipe, method=method, overrides=overrides, seed=seed), data, device)
+        loader = Loader(pictures, batch_size=settings.train.batch_size, seed=seed, device=device)
         self.directory = tempfile.TemporaryDirectory()
         self.lr, self.settings, self.size = BASE_RATE, settings, size
         self.trainer = Trainer(

@@ -54,6 +54,8 @@ SLOW = (
     "tests/docs/test_site.py",
     "tests/test_damage.py",
     "tests/train/test_resume.py",
+    "tests/test_device.py::test_bench_times_a_device",
+    "tests/test_device.py::test_a_run_goes_on_to_the_bit_in_parts_in_half_precision",
     "tests/train/test_budget.py",
     "tests/runs/test_run_dir.py",
     "tests/data/test_stream.py",

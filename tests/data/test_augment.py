@@ -13,7 +13,7 @@ from torch import Tensor
 from msvq.core.errors import BadInput
 from msvq.data import augment
 from msvq.data.augment import STRONG, WEAK, Augment, ViewSettings, eval_view, normalise
-from msvq.data.image_ops import crop_boxes, crop_resize
+from msvq.data.image_ops import Jitter, crop_boxes, crop_resize, plan_jitter
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 WHOLE = (1.0, 1.0)
@@ -230,11 +230,11 @@ def test_jitter_factors_are_uniform_over_their_range() -> None:
 def test_orders_are_uniform_and_per_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
 
-    def spy(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    def spy(factors: Tensor, order: Tensor) -> Jitter:
         seen.append(order)
-        return images
+        return plan_jitter(factors, order)
 
-    monkeypatch.setattr(augment, "jitter_sorted_", spy)
+    monkeypatch.setattr(augment, "plan_jitter", spy)
     plain(STRONG.model_copy(update={"jitter_p": 1.0}), one_colour(4800))
     assert torch.equal(seen[0].sort(1).values, torch.arange(4).expand(4800, 4))
     counts = Counter(tuple(order) for order in seen[0].tolist())

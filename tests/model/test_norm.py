@@ -68,7 +68,7 @@ def test_a_networks_gradient_is_that_of_its_groups() -> None:
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("way", ["_as_channels", "_by_formula"])
+@pytest.mark.parametrize("way", ["_by_formula"])
 def test_the_way_of_a_gpu_and_of_a_compiler_gives_the_same(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, norm = pictures().requires_grad_(), split_norm(4)
     other, y = copy.deepcopy(norm), x.detach().clone().requires_grad_()

@@ -3,21 +3,24 @@
 import ctypes
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from enum import IntEnum
-from typing import Literal, cast, get_args
+from functools import cache
+from itertools import accumulate
+from typing import Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from msvq.core.distributed import rank
-from msvq.core.errors import BadInput, unknown
+from msvq.core.errors import BadInput, first_line, unknown
 
 # --- device and number format
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+WITHOUT_FP64 = ("mps",)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -28,7 +31,12 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        if "driver" in str(error) and "too old" in str(error):
+            raise BadInput(
+                f"the driver of device {name!r} is too old for this PyTorch ({first_line(error)}); update it, install "
+                f"a PyTorch for an older CUDA, or use --device cpu"
+            ) from None
         found = torch.accelerator.current_accelerator(check_available=True)
         there = "cpu" if found is None else f"cpu, {found.type}"
         raise BadInput(f"device {name!r} is not there; this machine has: {there} (or use 'auto')") from None
@@ -46,6 +54,8 @@ def check_precision(name: str) -> Precision:
 
 def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
     """ "auto": bf16 where the hardware computes in it natively; else fp16 on a CUDA device, fp32 elsewhere."""
+    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise BadInput(f"device '{device}' does not compute in bf16; use --precision fp16, or auto")
     if name != "auto":
         return name
     if device.type == "cpu":
@@ -53,6 +63,11 @@ def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", 
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
     return "fp32"
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """What sums over many numbers are computed in: fp64 where the device has it."""
+    return torch.float32 if device.type in WITHOUT_FP64 else torch.float64
 
 
 def cpu_has_bf16() -> bool:
@@ -80,6 +95,7 @@ def eval_mode(network: nn.Module) -> Iterator[None]:
 
 # --- memory
 
+ALIGNED = 16  # bytes: no dtype is longer
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # the numbers that glibc's mallopt gives its two settings
 LARGE, OLD_MOST = 2**31 - 1, 2**25
 
@@ -102,6 +118,31 @@ def synchronise(device: torch.device) -> None:
     """Wait until an accelerator has done what it was given; a processor always has."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def send_together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """A processor's tensors on a device: to an accelerator in one copy, from pinned memory, that nobody waits for."""
+    if device.type == "cpu" or not tensors:
+        return list(tensors)
+    starts = [0, *accumulate(-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in tensors)]
+    pinned = device.type != "mps"  # which shares the processor's memory
+    block = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=pinned)
+    for tensor, place in zip(tensors, _places(block, starts, tensors), strict=True):
+        place.copy_(tensor)
+    return _places(block.to(device, non_blocking=pinned), starts, tensors)
+
+
+def _places(block: Tensor, starts: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Where in a block of bytes each tensor is, in its dtype and shape."""
+    pieces = (block[start : start + tensor.nbytes] for start, tensor in zip(starts, tensors, strict=False))
+    return [piece.view(tensor.dtype).view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
+
+
+@cache
+def constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Numbers that a device is sent once; to be read only."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 class OutOfMemory(BadInput):
@@ -141,6 +182,9 @@ def warmup_cosine(step: int, *, base_lr: float, warmup_steps: int, total_steps: 
 # --- random numbers
 
 
+AHEAD = 64  # permutations that an accelerator is sent at a time
+
+
 class RandomStream(IntEnum):
     """What one seed feeds: each stream of random numbers has a number of its own, and keeps it for good."""
 
@@ -167,6 +211,14 @@ def step_rng(seed: int, stream: RandomStream, step: int, device: torch.device) -
         yield
 
 
+class _Ahead(NamedTuple):
+    """Permutations that were drawn before they are needed."""
+
+    state: Tensor  # of the generator before them
+    orders: Tensor  # [2, AHEAD, num]: each, and what undoes it
+    used: int
+
+
 class RandomState(nn.Module):
     """A generator whose state is part of the module's `state_dict`.
 
@@ -178,24 +230,57 @@ class RandomState(nn.Module):
         super().__init__()
         self.generator = torch.Generator()
         self.generator.manual_seed(int(torch.randint(2**62, ())))
+        self._ahead: _Ahead | None = None
 
     def get_extra_state(self) -> Tensor:
         """The generator's state, as a byte tensor."""
+        self._forget_ahead()
         return self.generator.get_state()
 
     def set_extra_state(self, state: Tensor) -> None:
         """Continue from a saved state."""
+        self._ahead = None
         self.generator.set_state(state.cpu())
 
-    def permutation(self, num: int) -> Tensor:
-        """A random order of `num` things."""
-        return torch.randperm(num, generator=self.generator)
+    def permutation(self, num: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """A random order of `num` things, and the order that undoes it, on a device.
+
+        An accelerator is sent many at a time, so that a step sends none.
+        """
+        if device is None or device.type == "cpu":
+            self._forget_ahead()
+            order = torch.randperm(num, generator=self.generator)
+            return order, torch.argsort(order)
+        ahead = self._ahead
+        if (
+            ahead is None
+            or ahead.used == AHEAD
+            or ahead.orders.shape[2] != num
+            or ahead.orders.device.type != device.type
+        ):
+            self._forget_ahead()
+            state = self.generator.get_state()
+            orders = torch.stack([torch.randperm(num, generator=self.generator) for _ in range(AHEAD)])
+            ahead = _Ahead(state, send_together([torch.stack([orders, orders.argsort(1)])], device)[0], 0)
+        self._ahead = ahead._replace(used=ahead.used + 1)
+        order, back = ahead.orders[:, ahead.used].unbind()
+        return order, back
+
+    def _forget_ahead(self) -> None:
+        """Put the generator where it would be if nothing had been drawn ahead."""
+        if self._ahead is not None:
+            self.generator.set_state(self._ahead.state)
+            for _ in range(self._ahead.used):
+                torch.randperm(self._ahead.orders.shape[2], generator=self.generator)
+            self._ahead = None
 
     def uniform(self) -> float:
         """A number from U(0, 1)."""
+        self._forget_ahead()
         return float(torch.rand((), generator=self.generator))
 
     def beta(self, alpha: float) -> float:
         """A number from Beta(alpha, alpha), as a share of two gamma draws."""
+        self._forget_ahead()
         a, b = torch._standard_gamma(torch.full((2,), alpha, dtype=torch.float64), generator=self.generator).tolist()
         return float(a / (a + b))

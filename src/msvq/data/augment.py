@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Self
+from itertools import islice
+from typing import Annotated, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +11,18 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from msvq.core.errors import unknown
+from msvq.core.runtime import constant, send_together
 from msvq.core.schema import Section
 from msvq.data.image_ops import (
     HUE,
+    Jitter,
     crop_boxes,
     gaussian_blur,
+    has_reduced,
     hue_turn,
     jitter_sorted_,
     on_some,
+    plan_jitter,
     resample,
     to_grey,
     to_source,
@@ -91,35 +96,74 @@ class Augment:
                 raise unknown("view", kind, self.views)
         _check(images)
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than 256 levels
+            plans = [self._draw(images, self.views[kind], generator, size or self.size, rows, of) for kind in kinds]
             source = to_source(images)
-            return tuple(
-                self._view(source, self.views[kind], generator, size or self.size, rows, of or len(images))
-                for kind in kinds
-            )
+            return tuple(self._view(source, plan) for plan in _send(plans, images.device))
 
-    def _view(
-        self, source: Tensor, settings: ViewSettings, generator: torch.Generator, size: int, rows: slice, of: int
-    ) -> Tensor:
-        """One view [N, 3, side, side] of `source` [N, H, 3, W], its side the view's share of `size`."""
-        side = settings.side(size)
-        height, width = source.shape[1], source.shape[3]
-        boxes = crop_boxes(of, height, width, area=settings.crop_area, generator=generator)[rows]
-        draws = torch.rand(of, 13, generator=generator, device=generator.device)[rows]
+    def _draw(
+        self,
+        images: Tensor,
+        settings: ViewSettings,
+        generator: torch.Generator,
+        size: int,
+        rows: slice,
+        of: int | None,
+    ) -> "_Plan":
+        """All that chance decides about a view of `images`, where the generator is; its side is a share of `size`."""
+        side, num = settings.side(size), of or len(images)
+        boxes = crop_boxes(num, *images.shape[1:3], area=settings.crop_area, generator=generator)[rows]
+        draws = torch.rand(num, 13, generator=generator, device=generator.device)[rows]
         flip, jittered, greyed, blurred, spread = draws[:, :5].unbind(1)
-        view = resample(source, boxes, flip < settings.flip, side)
+        jittered, greyed, blurred = (
+            (draw < p).nonzero()[:, 0]
+            for draw, p in ((jittered, settings.jitter_p), (greyed, settings.grey_p), (blurred, settings.blur_p))
+        )
+        order = draws[:, 5:9].argsort(1)
+        jittered = jittered[hue_turn(order[jittered]).argsort(stable=True)]
+        jitter = plan_jitter(_jitter_factors(draws[:, 9:], settings.jitter)[jittered], order[jittered])
+        low, high = (sigma * side / self.size for sigma in settings.blur_sigma)
+        sigma, radius = (low + (high - low) * spread)[blurred], math.ceil(3 * high)
+        reduces = has_reduced(boxes, side)
+        return _Plan(side, reduces, radius, boxes, flip < settings.flip, jittered, jitter, greyed, blurred, sigma)
 
-        if (some := (jittered < settings.jitter_p).nonzero()[:, 0]).numel():
-            order = draws[:, 5:9].argsort(1)
-            some = some[hue_turn(order[some]).argsort(stable=True)]
-            factors, order = _jitter_factors(draws[:, 9:], settings.jitter)[some], order[some]
-            view = on_some(view.contiguous(), some, lambda part: jitter_sorted_(part, factors, order))
-        if (some := (greyed < settings.grey_p).nonzero()[:, 0]).numel():
-            view = on_some(view, some, to_grey)
-        if (some := (blurred < settings.blur_p).nonzero()[:, 0]).numel():
-            low, high = (sigma * side / self.size for sigma in settings.blur_sigma)
-            sigma, radius = (low + (high - low) * spread)[some], math.ceil(3 * high)
-            view = on_some(view, some, lambda part: gaussian_blur(part, sigma, radius=radius))
+    def _view(self, source: Tensor, plan: "_Plan") -> Tensor:
+        """One view [N, 3, side, side] of `source` [N, H, 3, W]."""
+        view = resample(source, plan.boxes, plan.flip, plan.side, reduces=plan.reduces)
+        if len(plan.jittered):
+            view = on_some(view.contiguous(), plan.jittered, lambda part: jitter_sorted_(part, plan.jitter))
+        view = on_some(view, plan.greyed, to_grey)
+        view = on_some(view, plan.blurred, lambda part: gaussian_blur(part, plan.sigma, radius=plan.radius))
         return normalise(view, self.mean, self.std)
+
+
+class _Plan(NamedTuple):
+    """A view as it was drawn."""
+
+    side: int
+    reduces: bool  # whether a box is larger than the view
+    radius: int  # of the blur
+    boxes: Tensor  # [N, 4]
+    flip: Tensor  # bool [N]
+    jittered: Tensor  # which pictures are, sorted by `hue_turn`
+    jitter: Jitter  # of those
+    greyed: Tensor
+    blurred: Tensor
+    sigma: Tensor  # of the blurred ones
+
+
+def _send(plans: Sequence[_Plan], device: torch.device) -> list[_Plan]:
+    """The plans on a device; those of all views are one copy."""
+    if device.type == "cpu" or any(plan.boxes.device.type != "cpu" for plan in plans):
+        return list(plans)
+    given = [(p.boxes, p.flip, p.jittered, p.greyed, p.blurred, p.sigma, *p.jitter[:3]) for p in plans]
+    sent = iter(send_together([tensor for group in given for tensor in group], device))
+    there = []
+    for plan in plans:
+        boxes, flip, jittered, greyed, blurred, sigma, factor, kinds, shift = islice(sent, 9)
+        jitter = plan.jitter._replace(factor=factor, kinds=kinds, shift=shift)
+        plan = plan._replace(boxes=boxes, flip=flip, jittered=jittered, jitter=jitter, greyed=greyed)
+        there.append(plan._replace(blurred=blurred, sigma=sigma))
+    return there
 
 
 def _jitter_factors(draws: Tensor, strengths: Sequence[float]) -> Tensor:
@@ -134,7 +178,8 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     height, width = images.shape[2:]
     pixels = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
     # One long row per picture: a broadcast over three channels would keep the processor from vectorising.
-    middle, spread = (images.new_tensor(values).repeat(height * width) for values in (mean, std))
+    constants = (constant(tuple(values), images.device, images.dtype) for values in (mean, std))
+    middle, spread = (values.repeat(height * width) for values in constants)
     pixels.flatten(1).sub_(middle).mul_(1 / spread)
     return pixels.permute(0, 3, 1, 2)
 

@@ -7,9 +7,12 @@ draws random numbers. No input is modified, but by the functions that say so.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from msvq.core.runtime import constant
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # the columns of `colour_jitter`'s factors
@@ -64,24 +67,32 @@ def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, size: int) -> Tenso
     return resample(to_source(images), boxes, flip, size).contiguous()
 
 
-def resample(source: Tensor, boxes: Tensor, flip: Tensor, size: int) -> Tensor:
-    """`crop_resize` of what `to_source` made, which several views share; [N, 3, size, size], not contiguous."""
+def resample(source: Tensor, boxes: Tensor, flip: Tensor, size: int, *, reduces: bool | None = None) -> Tensor:
+    """`crop_resize` of what `to_source` made, which several views share; [N, 3, size, size], not contiguous.
+
+    `reduces`: whether a box is larger than `size`; a device that has the boxes would have to be asked.
+    """
     num, height, _, width = source.shape
     # Two dense matrices per picture serve enlarged and reduced crops alike and, at these sizes, cost less
     # than grid sampling, which cannot antialias.
-    weights = _resize_weights(boxes, flip, max(height, width), size, source.device)
+    reduces = has_reduced(boxes, size) if reduces is None else reduces
+    weights = _resize_weights(boxes, flip, max(height, width), size, reduces, source.device)
     down, across = weights[:, 0, :, :height], weights[:, 1, :, :width]
     resized = torch.bmm(down, source.view(num, height, 3 * width)).view(num, size * 3, width)
     resized = torch.bmm(resized, across.transpose(1, 2))
     return resized.view(num, size, 3, size).transpose(1, 2)
 
 
-def _resize_weights(boxes: Tensor, flip: Tensor, extent: int, size: int, device: torch.device) -> Tensor:
+def has_reduced(boxes: Tensor, size: int) -> bool:
+    """Whether one of the boxes [N, 4] is larger than `size` in a direction."""
+    return bool((boxes[:, 2:] > size).any())
+
+
+def _resize_weights(boxes: Tensor, flip: Tensor, extent: int, size: int, reduces: bool, device: torch.device) -> Tensor:
     """Pillow's bilinear filter down and across: [N, 2, size, extent], what output pixel i takes of pixel j.
 
     A triangle as wide as the scale (at least one pixel), over the pixels of the crop alone.
     """
-    reduces = bool((boxes[:, 2:] > size).any())  # before the move: a box drawn on the CPU costs no device sync
     spans = boxes.to(device, torch.float32)[..., None]
     start, length = spans[:, :2], spans[:, 2:]  # [N, 2, 1] each
     scale = length / size
@@ -123,14 +134,14 @@ def to_grey(images: Tensor) -> Tensor:
 def _blend(images: Tensor, factor: Tensor, grey: Tensor, level: Tensor) -> Tensor:
     """factor * picture + grey * its luma + level, clamped: a 3x3 colour matrix and a constant per picture."""
     factor, grey, level = (p.to(images.device, images.dtype)[:, None, None] for p in (factor, grey, level))
-    colours = factor * torch.eye(3, device=images.device) + grey * images.new_tensor(LUMA)
+    colours = factor * torch.eye(3, device=images.device) + grey * constant(LUMA, images.device, images.dtype)
     mixed = torch.baddbmm(level, colours, images.flatten(2)).clamp_(0, 1)
     return mixed.view(images.shape)
 
 
 def _mean_grey(images: Tensor) -> Tensor:
     """The mean luma of each picture [N], rounded to a whole number of 255ths."""
-    mean = images.flatten(2).mean(2) @ images.new_tensor(LUMA)
+    mean = images.flatten(2).mean(2) @ constant(LUMA, images.device, images.dtype)
     return (mean * 255 + 0.5).floor() / 255
 
 
@@ -179,23 +190,39 @@ def colour_jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     them as they are to be done. Where no hue is shifted at all that step is left out, as in torchvision.
     """
     sort = hue_turn(order).argsort(stable=True)
-    mixed = jitter_sorted_(images.index_select(0, sort.to(images.device)), factors[sort], order[sort])
+    mixed = jitter_sorted_(images.index_select(0, sort.to(images.device)), plan_jitter(factors[sort], order[sort]))
     return mixed.index_select(0, sort.argsort().to(images.device))
 
 
-def jitter_sorted_(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """`colour_jitter` of pictures that stand sorted by `hue_turn`; `images` serves as working memory."""
-    # So sorted, the pictures whose hue is turned at a step are one slice, and the other three operations are
-    # one and the same blend, which every picture needs three times.
-    bounds = [0, *torch.bincount(hue_turn(order), minlength=4).cumsum(0).tolist()]
+class Jitter(NamedTuple):
+    """The adjustments of pictures that stand sorted by `hue_turn`.
+
+    So sorted, the pictures whose hue is turned at a step are one slice, and the other three operations are one and the
+    same blend, which every picture needs three times.
+    """
+
+    factor: Tensor  # [N, 3] of the blends, as they are to be done
+    kinds: Tensor  # int64 [N, 3], what they are
+    shift: Tensor  # [N] of the hue
+    bounds: tuple[int, ...]  # the slice of step i ends at i + 1; ends[0] is 0
+    turns: bool  # whether any hue is shifted
+
+
+def plan_jitter(factors: Tensor, order: Tensor) -> Jitter:
+    """What `colour_jitter` is given, for pictures that stand sorted by `hue_turn`; where the numbers are."""
+    bounds = (0, *torch.bincount(hue_turn(order), minlength=4).cumsum(0).tolist())
     kinds = order[order != HUE].view(-1, 3)
-    factor = factors.gather(1, kinds).to(images.device, images.dtype)
-    kinds, shift = kinds.to(images.device), factors[:, HUE]
-    turns = bool(shift.any())
+    shift = factors[:, HUE]
+    return Jitter(factors.gather(1, kinds), kinds, shift, bounds, bool(shift.any()))
+
+
+def jitter_sorted_(images: Tensor, jitter: Jitter) -> Tensor:
+    """`colour_jitter` of pictures that stand sorted by `hue_turn`; `images` serves as working memory."""
+    factor, kinds = jitter.factor.to(images.device, images.dtype), jitter.kinds.to(images.device)
     for step in range(4):
-        now = slice(bounds[step], bounds[step + 1])
-        if turns:
-            adjust_hue(images[now], shift[now], out=images[now])
+        now = slice(jitter.bounds[step], jitter.bounds[step + 1])
+        if jitter.turns:
+            adjust_hue(images[now], jitter.shift[now], out=images[now])
         if step < 3:
             kind, rest = kinds[:, step], 1 - factor[:, step]
             level = rest * _mean_grey(images) * (kind == CONTRAST)

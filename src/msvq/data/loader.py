@@ -7,7 +7,7 @@ from torch import Tensor
 
 from msvq.core.distributed import rank_slice
 from msvq.core.errors import BadInput
-from msvq.core.runtime import RandomStream, derive_seed
+from msvq.core.runtime import RandomStream, derive_seed, send_together
 from msvq.data.store import ImageSplit
 
 
@@ -38,8 +38,5 @@ class Loader:
         chosen = (order[i * self.batch_size : (i + 1) * self.batch_size][rank_slice()] for i in range(start, len(self)))
         for images, numbers in self.pictures.batches(chosen):
             indices = torch.from_numpy(numbers)
-            yield (
-                torch.from_numpy(images).to(self.device),
-                self.labels[indices].to(self.device),
-                indices.to(self.device),
-            )
+            batch = send_together([torch.from_numpy(images), self.labels[indices], indices], self.device)
+            yield batch[0], batch[1], batch[2]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.distributed import map_sharded
 from msvq.core.errors import BadInput
-from msvq.core.runtime import autocast, eval_mode
+from msvq.core.runtime import autocast, eval_mode, widest_float
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import Rows
@@ -146,4 +146,4 @@ def scores(logits: Tensor, truth: Tensor) -> Scores:
         raise BadInput(NO_TEST)
     best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     right = best == truth.to(best.device)[:, None]
-    return Scores(*(100 * float(right[:, :num].any(1).double().mean()) for num in (1, 5)))
+    return Scores(*(100 * float(right[:, :num].any(1).to(widest_float(right.device)).mean()) for num in (1, 5)))

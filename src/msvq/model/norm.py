@@ -1,10 +1,13 @@
 """Split batch norm: one batch, several groups, each with its own statistics.
 
 The groups are blocks that stand together in memory, so that none of them is ever copied: the paper's interleaved
-groups become blocks by reordering the pictures once, before the first layer (`msvq.model.teacher.Network`).
+groups become blocks by reordering the pictures once, before the first layer (`msvq.model.teacher.Network`). On an
+accelerator they stay interleaved (`interleaved_groups`).
 """
 
-from typing import Any, TypeGuard, cast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +30,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     def __init__(self, num_features: int, splits: int, *, eps: float = 1e-5, momentum: float | None = 0.1) -> None:
         super().__init__(num_features, eps=eps, momentum=momentum)
         self.splits = splits
+        self._planes: _Planes | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, C, H, W] -> the same shape; N must be a multiple of `splits` while training."""
@@ -37,12 +41,12 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         assert self.num_batches_tracked is not None
         if len(input) % splits:
             raise ValueError(f"a batch of {len(input)} does not divide into {splits} batch-norm groups")
+        if self._planes is not None:
+            return followed(self, self._planes.normalise(input, splits, self.eps))
         self.num_batches_tracked.add_(1)
-        # On a processor the blocks stay where they are, and fit its caches better than a batch does. A GPU is better
-        # served by one kernel over the blocks, and a compiler by a formula that it can fuse with its neighbours.
-        normalise = _as_channels if input.device.type != "cpu" else _block_by_block
-        if torch.compiler.is_compiling():
-            normalise = _by_formula
+        # The blocks stay where they are, and fit a processor's caches better than a batch does. A compiler is better
+        # served by a formula that it can fuse with its neighbours.
+        normalise = _by_formula if torch.compiler.is_compiling() else _block_by_block
         output, means, variances = normalise(input, self.weight, self.bias, splits, self.eps)
         with torch.no_grad():
             self.running_mean.lerp_(means.mean(0), self.momentum)
@@ -62,28 +66,6 @@ def followed(norm: nn.Module, output: Tensor) -> Tensor:
 
 
 Normalised = tuple[Tensor, Tensor, Tensor]  # the batch, and the blocks' means and unbiased variances [S, C]
-
-
-def _as_channels(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
-    """One ordinary batch norm in which channel c of block s is channel s * C + c."""
-    num, channels, height, width = x.shape
-    # In channels_last order throughout: [S, N / S, H, W, C] -> [N / S, H, W, S, C] and back.
-    blocks = x.permute(0, 2, 3, 1).reshape(splits, -1, height, width, channels)
-    grouped = blocks.permute(1, 2, 3, 0, 4).reshape(-1, height, width, splits * channels)
-    means, variances = (torch.zeros(splits * channels, dtype=weight.dtype, device=x.device) for _ in range(2))
-    output = F.batch_norm(
-        grouped.permute(0, 3, 1, 2),
-        means,
-        variances,
-        weight.repeat(splits),
-        bias.repeat(splits),
-        training=True,
-        momentum=1.0,  # so that what runs is this batch's
-        eps=eps,
-    )
-    output = output.permute(0, 2, 3, 1).reshape(-1, height, width, splits, channels)
-    output = output.permute(3, 0, 1, 2, 4).reshape(num, height, width, channels).permute(0, 3, 1, 2)
-    return output, means.view(splits, channels), variances.view(splits, channels)
 
 
 def _by_formula(x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float) -> Normalised:
@@ -170,6 +152,77 @@ class _BlockNorm(torch.autograd.Function):
             others += of_parameters
         of_weight, of_bias = torch.stack(others).view(splits, 2, -1).sum(0)
         return x_gradient, of_weight, of_bias, None, None
+
+
+# --- on an accelerator
+
+
+class _Planes(NamedTuple):
+    """What a batch norm in `interleaved_groups` computes with, and leaves its statistics in: [S C] each."""
+
+    weight: Tensor
+    bias: Tensor
+    means: Tensor
+    variances: Tensor
+
+    def normalise(self, x: Tensor, splits: int, eps: float) -> Tensor:
+        """One ordinary batch norm in which channel c of group s is channel s C + c of [N / S, S C, H, W].
+
+        Where pictures are planes in memory, that is only another way to look at them.
+        """
+        num, channels, height, width = x.shape
+        grouped = x.reshape(num // splits, splits * channels, height, width)
+        weight, bias, means, variances = self
+        # A momentum of 1: what runs is this batch's.
+        return F.batch_norm(grouped, means, variances, weight, bias, True, 1.0, eps).view(x.shape)
+
+
+@contextmanager
+def interleaved_groups(norms: Sequence[SplitBatchNorm2d]) -> Iterator[None]:
+    """Inside, sample i of a training batch belongs to group i mod S of each norm, and no activation is copied.
+
+    That takes planar pictures, and is for accelerators: a layer is one kernel, and what else there is to do for all
+    layers is done at once, before and after. Each norm is used once.
+    """
+    splits = local_splits(norms[0].splits)
+    parameters = [p for norm in norms for p in (norm.weight, norm.bias)]
+    repeated = cast(tuple[Tensor, ...], _Repeat.apply(splits, *parameters))
+    sizes = [p.numel() for p in repeated]
+    found = torch.zeros(sum(sizes), device=repeated[0].device, dtype=repeated[0].dtype).split(sizes)
+    for norm, *parts in zip(norms, repeated[::2], repeated[1::2], found[::2], found[1::2], strict=True):
+        norm._planes = _Planes(*parts)
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm._planes = None
+    with torch.no_grad():
+        widths = [size // splits for size in sizes]
+        means = torch.cat([part.view(splits, -1) for part in found], 1).mean(0).split(widths)
+        running = running_statistics(nn.ModuleList(norms))
+        momenta = [cast(float, norm.momentum) for norm in norms for _ in range(2)]
+        for momentum in set(momenta):
+            chosen = [i for i, other in enumerate(momenta) if other == momentum]
+            torch._foreach_lerp_([running[i] for i in chosen], [means[i] for i in chosen], momentum)
+        torch._foreach_add_([cast(Tensor, norm.num_batches_tracked) for norm in norms], 1)
+
+
+class _Repeat(torch.autograd.Function):
+    """Each parameter [C] `splits` times, [S C], in one kernel; its gradient is the sum over the repetitions."""
+
+    @staticmethod
+    def forward(ctx: Any, splits: int, *parameters: Tensor) -> tuple[Tensor, ...]:
+        """In the order of the parameters."""
+        ctx.splits, ctx.sizes = splits, [p.numel() for p in parameters]
+        whole = torch.cat([p for p in parameters for _ in range(splits)])
+        return tuple(torch.split(whole, [splits * size for size in ctx.sizes]))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """All sums at once."""
+        whole = torch.cat([gradient.view(ctx.splits, -1) for gradient in gradients], 1)
+        return None, *whole.sum(0).split(ctx.sizes)
 
 
 def local_splits(splits: int) -> int:

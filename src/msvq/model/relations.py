@@ -69,12 +69,27 @@ def _piece(device: torch.device) -> int:
     return PIECE.get(device.type, PIECE_ELSEWHERE)
 
 
+def _at_once(ctx: Any, z: Tensor, keys: Tensor, temps: tuple[float, ...]) -> tuple[Tensor, ...]:
+    """The same where the whole matrix [N, Q] may be held, in few kernels."""
+    cosines, found = z @ keys.T, []
+    for temp in temps:
+        log_p = torch.log_softmax(cosines / temp, 1)
+        log_sum = torch.sub(cosines[:, 0] / temp, log_p[:, 0])
+        found += [log_sum, log_p.exp_() @ keys]
+    ctx.save_for_backward(*found[1::2])
+    ctx.temps = temps
+    ctx.mark_non_differentiable(*found[1::2])
+    return tuple(found)
+
+
 class _OnlineSoftmax(torch.autograd.Function):
     """(log sum, mean key) at each temperature, in one pass over the queue that serves the gradient too."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, keys: Tensor, temps: tuple[float, ...]) -> tuple[Tensor, ...]:
         """Softmax in pieces: what is summed so far shrinks whenever a larger logit turns up."""
+        if z.device.type != "cpu" and 0 < len(keys) * len(z) <= PIECE_ELSEWHERE:
+            return _at_once(ctx, z, keys, temps)
         top = [z.new_full((len(z), 1), float("-inf")) for _ in temps]
         total = [z.new_zeros(len(z), 1) for _ in temps]
         weighted = [torch.zeros_like(z) for _ in temps]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from msvq.core.distributed import gather_permuted, world_size
 from msvq.core.runtime import RandomState
-from msvq.model.norm import SplitBatchNorm2d, local_splits, split_batch_norm
+from msvq.model.norm import SplitBatchNorm2d, interleaved_groups, local_splits, split_batch_norm
 
 
 @runtime_checkable
@@ -25,7 +25,8 @@ class Network(nn.Module):
     While training, the backbone's batch norm sees `bn_splits` interleaved groups: picture i is in group i mod
     `bn_splits`. The pictures of a group are put side by side once and the embeddings back, and in between each
     group is a block that `SplitBatchNorm2d` finds in one piece. The projector's batch norm sees the whole batch.
-    On several ranks the groups are those of the whole batch, and each rank has its share of them.
+    On several ranks the groups are those of the whole batch, and each rank has its share of them. An accelerator
+    leaves the pictures in their order, for kernels are dear and planes cheap (`interleaved_groups`).
     """
 
     def __init__(self, backbone: Backbone | nn.Module, projector: nn.Module, *, bn_splits: int = 1) -> None:
@@ -41,9 +42,11 @@ class Network(nn.Module):
         """Without what is compiled: it belongs to this network, and would be called by its copies."""
         return {**self.__dict__, "_compiled": None}
 
-    def compile_backbone(self) -> None:
+    def compile_backbone(self, mode: str | None = None) -> None:
         """From now on, train with a compiled backbone. It stays as it is for whoever else calls it."""
-        self._compiled = torch.compile(self.backbone.forward, dynamic=False)
+        compiled = torch.compile(self.backbone.forward, dynamic=False, mode=mode)
+        # What is replayed writes its result over the last one, which a loss of several views still needs.
+        self._compiled = compiled if mode is None else lambda x: compiled(x).clone()
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings [N, d]."""
@@ -54,9 +57,20 @@ class Network(nn.Module):
             return cast(Tensor, self.projector(backbone(x)))
         if len(x) % splits:
             raise ValueError(f"a batch of {len(x)} does not divide into {splits} batch-norm groups")
+        if x.device.type != "cpu" and backbone is self.backbone:
+            norms = [module for module in backbone.modules() if isinstance(module, SplitBatchNorm2d)]
+            with interleaved_groups(norms):
+                return cast(Tensor, self.projector(backbone(x.contiguous())))
         places = torch.arange(len(x), device=x.device)
         features = backbone(x[places.view(-1, splits).T.reshape(-1)])  # 0, S, 2 S, ..., 1, S + 1, ...
         return cast(Tensor, self.projector(features[places.view(splits, -1).T.reshape(-1)]))
+
+
+def memory_format(method: nn.Module, device: torch.device, compiled: bool) -> torch.memory_format:
+    """The layout that a method is trained in: planes where an accelerator leaves batch-norm groups interleaved."""
+    grouped = any(isinstance(module, Network) and module.bn_splits > 1 for module in method.modules())
+    planar = grouped and device.type != "cpu" and not compiled
+    return torch.contiguous_format if planar else torch.channels_last
 
 
 class Teacher(nn.Module):
@@ -90,6 +104,7 @@ class Teacher(nn.Module):
         """Embeddings [N, d], in the order of `x`, without gradient."""
         if not self.shuffle:
             return cast(Tensor, self.network(x))
-        order = self.random.permutation(len(x) * world_size())  # the same on every rank
+        # The same on every rank; several ranks exchange rows, which takes numbers that the processor knows.
+        order, back = self.random.permutation(len(x) * world_size(), x.device if world_size() == 1 else None)
         z: Tensor = self.network(gather_permuted(x, order))
-        return gather_permuted(z, torch.argsort(order))
+        return gather_permuted(z, back)

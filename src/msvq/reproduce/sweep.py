@@ -5,7 +5,6 @@ A sweep is a directory with a manifest; its cells run in child processes (worker
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -35,6 +34,7 @@ from msvq.train.signals import Interrupted, Interruptions
 
 MANIFEST, RESULTS, LOGS, ERRORS = "sweep.json", "results", "logs", "errors.log"
 PROGRAM = "from msvq.reproduce.worker import main; main()"  # of a child process
+KILLED = -9  # the code of a process that SIGKILL ended; Windows has no such signal
 LOOK = 1.0  # seconds between looks at how far the cells are
 WRITE = 60.0  # seconds between notes of what the running cells have taken: all that is forgotten if this is killed
 GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
@@ -147,7 +147,7 @@ class Pool:
                 self.idle.append(process)
         else:
             code = process.wait()
-            memory = " (out of memory?)" if code == -signal.SIGKILL else ""
+            memory = " (out of memory?)" if code == KILLED else ""
             told = {"state": "failed", "reason": f"its process ended with code {code}{memory}"}
         answer.set_result(told)
 

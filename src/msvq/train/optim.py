@@ -11,6 +11,7 @@ from torch import Tensor
 from msvq.core.errors import BadInput
 from msvq.methods.base import Method
 
+FUSED = ("cpu", "cuda", "mps", "xpu")  # where PyTorch updates all parameters in one kernel
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Muon's a, b and c: few steps take singular values near 1, none to 1
 
 
@@ -32,7 +33,7 @@ def make_optimiser(
             decay = 0.0 if spare else weight_decay
             groups.append({"params": chosen, "weight_decay": decay, "constant_rate": fixed})
 
-    fused = all(p.device.type in ("cpu", "cuda") for p in learning)  # one kernel for all
+    fused = all(p.device.type in FUSED for p in learning)
     optimiser: torch.optim.Optimizer
     if name == "sgd":
         optimiser = torch.optim.SGD(groups, lr=0.0, momentum=0.9, fused=fused)

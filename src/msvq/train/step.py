@@ -1,7 +1,8 @@
 """What a step needs: a batch that fits its method and the memory, and networks that compile."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -59,8 +60,16 @@ def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Abs
     )
 
 
-def compile_networks(method: nn.Module) -> None:
-    """Compile the backbones of a method's networks, which happens when they are first used."""
+def compile_networks(
+    method: nn.Module, device: torch.device, announce: Callable[[str], None] = lambda sentence: None
+) -> None:
+    """Compile the backbones of a method's networks, which happens when they are first used.
+
+    On a CUDA device they become graphs, one for each size of crops, whose kernels are launched together.
+    """
+    if device.type == "cuda" and find_spec("triton") is None:
+        announce("note: --compile needs the package triton on a GPU; the networks are not compiled")
+        return
     from torch._dynamo import config  # slow to import
 
     # Past its own limit of eight the compiler leaves the rest uncompiled, without a word.
@@ -69,7 +78,7 @@ def compile_networks(method: nn.Module) -> None:
     if not networks:
         raise BadInput(f"{type(method).__name__} has no msvq.model.teacher.Network to compile; leave out --compile")
     for network in networks:
-        network.compile_backbone()
+        network.compile_backbone("reduce-overhead" if device.type == "cuda" else None)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,6 +18,7 @@ from msvq.core.runtime import RandomStream, autocast, derive_seed, keep_freed_me
 from msvq.data.augment import Augment
 from msvq.data.loader import Loader
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
+from msvq.model.teacher import memory_format
 from msvq.runs.checkpoint import BEST, SaveInterval, checked_load, save_checkpoint, write_checkpoint
 from msvq.runs.metrics import MetricsWriter
 from msvq.train.callbacks import CallbackList, TrainerCallback
@@ -36,7 +37,9 @@ class NonFiniteLoss(BadInput):
 class StepOutput(NamedTuple):
     """What a step gives, or a part of one."""
 
-    loss: float  # the mean over the ranks, as are the logs
+    # The mean over the ranks, as are the logs. Of an earlier step where an accelerator would have to be waited for: its
+    # losses are read when they are logged, an epoch ends or a checkpoint is written.
+    loss: float
     logs: Mapping[str, Tensor]
     soft_labels: Sequence[tuple[Sequence[SoftLabel], Tensor]]  # this rank's rows of each part, with their labels [N]
 
@@ -74,10 +77,10 @@ class Trainer:
         self.save_interval = SaveInterval(settings.checkpoint_every)
 
         # What training changes, and a checkpoint keeps.
-        self.method = method.to(self.device).to(memory_format=torch.channels_last)
+        self.method = method.to(self.device).to(memory_format=memory_format(method, self.device, settings.compile))
         self.ddp_method = wrap_ddp(self.method)
         if settings.compile:
-            compile_networks(self.method)
+            compile_networks(self.method, self.device, announce)
         self.optimiser = make_optimiser(
             self.method,
             settings.optimiser,
@@ -92,6 +95,8 @@ class Trainer:
 
         # What it does not keep.
         self.resumed = False
+        self.loss = math.nan  # of the last step whose loss was read
+        self._unread: list[Tensor] = []  # losses of the steps since then, of their parts [A]
         self.images_per_second = 0.0  # since the epoch began, or the run went on
         self.measured: dict[str, Any] = {}  # what the callbacks have last found, by the names of the log
         self.measured_at = 0  # after which epoch
@@ -124,7 +129,6 @@ class Trainer:
             lr = self.learning_rate()
             output = self.train_step(*batch, lr)
             self.step += 1
-            self.epoch_loss, self.epoch_steps = self.epoch_loss + output.loss, self.epoch_steps + 1
 
             # Log
             elapsed = time.monotonic() - started
@@ -138,6 +142,7 @@ class Trainer:
             if self.step % len(self.loader) and self.step < self.total_steps:
                 self._save_if_due()
 
+        self._read_losses(self.step)
         mean = self.epoch_loss / self.epoch_steps
         self._log("epoch", {"loss": mean, "lr": lr, "images_per_second": self.images_per_second})
         self._evaluate()
@@ -166,6 +171,8 @@ class Trainer:
             compile_errors_as_sentence(self.settings.compile),
         ):
             # Compute the loss and its gradient
+            if self.settings.compile and self.device.type == "cuda":
+                torch.compiler.cudagraph_mark_step_begin()  # what the last step left may be written over
             self.optimiser.zero_grad()
             batch = (images, labels, indices)
             micro = micro_batches(batch, num, self.ddp_method)
@@ -175,28 +182,45 @@ class Trainer:
             self.scaler.step(self.optimiser)
         self.scaler.update()
         sync_batchnorm_stats(self.method)
+        self._unread.append(torch.stack([all_reduce_mean(part.value.detach()) for part, _ in parts]))
+        stacked = {
+            name: torch.stack([torch.as_tensor(part.logs[name]) for part, _ in parts]) for name in parts[0][0].logs
+        }
+        logs = {name: all_reduce_mean(values.float().mean(0).to(self.device)) for name, values in stacked.items()}
+
+        # Wait for the device, where the loss is asked for; all of the step is queued by now
+        is_logged = (self.step + 1) % self.settings.log_every == 0
+        if is_logged or self.device.type == "cpu" or math.isnan(self.loss):
+            logs = dict(zip(logs, self._read_losses(self.step + 1, *logs.values()), strict=True))
+        return StepOutput(self.loss, logs, [(answer.soft_labels, labels) for answer, labels in parts])
+
+    def _read_losses(self, step: int, *others: Tensor) -> Sequence[Tensor]:
+        """Add the losses up to that of `step` to the epoch's; raise if one is no number. Reads `others` with them."""
+        if not self._unread:
+            return others
+        read = torch.cat([part.view(-1) for part in (*self._unread, *others)]).cpu()
+        num = self.settings.accumulate
+        losses, values = read[: num * len(self._unread)], read[num * len(self._unread) :]
+        self._unread.clear()
+        for ago, parts in zip(range(len(losses) // num - 1, -1, -1), losses.split(num), strict=True):
+            self.loss = sum(parts.tolist()) / num
+            if not math.isfinite(self.loss):
+                self._break_down(f"the loss became {self.loss} at step {step - ago}")
+            self.epoch_loss, self.epoch_steps = self.epoch_loss + self.loss, self.epoch_steps + 1
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
-            self._break_down(f"gradients overflow in fp16 at step {self.step + 1}, however small")
+            self._break_down(f"gradients overflow in fp16 at step {step}, however small")
+        return values.unbind()
 
-        logs = {name: torch.stack([torch.as_tensor(part.logs[name]) for part in parts]) for name in parts[0].logs}
-        return StepOutput(
-            loss=sum(part.loss for part in parts) / num,
-            logs={name: all_reduce_mean(values.float().mean(0).to(self.device)) for name, values in logs.items()},
-            soft_labels=[*chain.from_iterable(part.soft_labels for part in parts)],
-        )
-
-    def _forward_backward(self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float) -> StepOutput:
-        """Add `share` of a part's gradient to what is there."""
+    def _forward_backward(
+        self, images: Tensor, labels: Tensor, indices: Tensor, *, share: float
+    ) -> tuple[Loss, Tensor]:
+        """Add `share` of a part's gradient to what is there; returns the part's loss and labels."""
         size, num = self.resolution(), len(images) * world_size()
         views = self.augment(images, self.method.views, self.generator, size=size, rows=rank_slice(), of=num)
         with autocast(self.device, self.precision):
             answer: Loss = self.ddp_method(Batch(views, labels, self.step / self.total_steps, indices))
         self.scaler.scale(answer.value * share).backward()
-        # Read after the backward pass, so that a GPU does not wait in between.
-        loss = float(all_reduce_mean(answer.value.detach()))
-        if not math.isfinite(loss):
-            self._break_down(f"the loss became {loss} at step {self.step + 1}")
-        return StepOutput(loss, answer.logs, [(answer.soft_labels, labels)])
+        return answer, labels
 
     def _break_down(self, what: str) -> NoReturn:
         way_out = f"the last good checkpoint is kept in {self.checkpoints}; try a lower train.base_lr"
@@ -244,6 +268,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint with everything in it."""
+        self._read_losses(self.step)
         state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
         self._write(save_checkpoint, self.checkpoints, state)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from msvq.core.runtime import widest_float
 from msvq.methods.base import SoftLabel
 from msvq.model.losses import similarity
 from msvq.model.relations import rows_at_once
@@ -31,11 +32,11 @@ class Tally:
     def add(self, labels: Tensor, found: Tensor, mass: Tensor, entropy: Tensor) -> None:
         """Samples, [N] each; those without a label count for the entropy alone."""
         self.num += len(labels)
-        self.entropy += float(entropy.sum(dtype=torch.float64))
+        self.entropy += float(entropy.sum(dtype=widest_float(entropy.device)))
         known = labels >= 0
         if not bool(known.any()):
             return
-        classes, values = labels[known].cpu(), torch.stack([known, found, mass]).double()[:, known].cpu()
+        classes, values = labels[known].cpu(), torch.stack([known, found, mass])[:, known].cpu().double()
         missing = int(classes.max()) + 1 - self.by_class.shape[1]
         if missing > 0:
             self.by_class = torch.cat([self.by_class, self.by_class.new_zeros(3, missing)], dim=1)
@@ -90,7 +91,7 @@ class Audit:
 
     def _add_queue(self, labels: Tensor, key_labels: Tensor) -> None:
         """Count the queue's entries of the samples' classes, whoever looks at it."""
-        same = _same_class(labels, key_labels).sum(1)[labels >= 0].double()
+        same = _same_class(labels, key_labels).sum(1)[labels >= 0].to(widest_float(labels.device))
         num_known = int((key_labels >= 0).sum())
         self.queue[0] += len(same)
         self.queue[1] += float(same.sum())
@@ -106,7 +107,7 @@ class Audit:
         for a, b in combinations(looks, 2):
             divergence = _entropy_of_mean([a, b]) - (a.entropy + b.entropy) / 2
             self.apart[0] += len(labels)
-            self.apart[1] += float(divergence.clamp_min(0).sum(dtype=torch.float64))
+            self.apart[1] += float(divergence.clamp_min(0).sum(dtype=widest_float(divergence.device)))
 
     def result(self) -> dict[str, Any]:
         """What was found, ready for JSON; None where no sample counts. Means over samples:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from msvq.core.distributed import map_sharded
-from msvq.core.runtime import autocast, eval_mode
+from msvq.core.runtime import autocast, eval_mode, widest_float
 from msvq.core.schema import MayChange, Section
 from msvq.data.augment import Augment
 from msvq.data.store import ImageSplit
@@ -112,8 +112,9 @@ def teacher_distances(method: nn.Module) -> dict[str, float]:
 
 
 def _relative_distance(first: list[nn.Parameter], second: list[nn.Parameter]) -> float:
-    apart = sum(float((a - b).double().square().sum()) for a, b in zip(first, second, strict=True))
-    length = sum(float(a.double().square().sum()) for a in first)
+    dtype = widest_float(first[0].device)
+    apart = sum(float((a - b).to(dtype).square().sum()) for a, b in zip(first, second, strict=True))
+    length = sum(float(a.to(dtype).square().sum()) for a in first)
     return float((apart / max(length, 1e-300)) ** 0.5)
 
 
