@@ -154,6 +154,11 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
     [
         (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain', 'pretrained'?"),
         (["pretrain"], "Missing option '--out'."),
+        (["pretrain", "photos", "--data", "patterns", "--out", "OUT"], "'photos' and --data 'patterns' are two sets of"),
+        (["doctor"], "name the pictures to look at: msvq doctor FOLDER"),
+        (["doctor", "nothere"], "there is no folder 'nothere' here"),
+        (["plan", "nothere"], "there is no folder 'nothere' here"),
+        (["pretrain", "nothere", "--out", "OUT"], "there is no folder 'nothere' here"),
         (["pretrain", "--out", "OUT", "--epocs", "3"], "No such option: --epocs"),
         (["pretrain", "--out", "OUT", "--batch-size", "64"], "no option --batch-size; --set train.batch_size=... sets"),
         (["pretrain", "--out", "OUT", "--lr", "1"], "there is no option --lr; --set train.base_lr=... sets it"),

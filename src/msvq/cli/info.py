@@ -14,13 +14,15 @@ from typer import Argument, Option
 from msvq.cli import options as opt
 from msvq.cli.options import app
 from msvq.core.console import Display
+from msvq.core.errors import BadInput, unknown
 
 
 @app.command()
 def doctor(
+    pictures: opt.Pictures = None,
     data: Annotated[
-        str, Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
-    ],
+        str | None, Option(help="What 'msvq pretrain --data' takes: a folder, a list, an .npz, hf:NAME or a name.")
+    ] = None,
     data_root: opt.Root = None,
     download: opt.Download = False,
     settings: opt.Overrides = None,
@@ -28,12 +30,15 @@ def doctor(
 ) -> None:
     """Look at the data before training: unreadable pictures, copies, leaks into the test, sizes, classes.
 
-    The exit code is 1 if something was found that will hurt. Example: msvq doctor --data ~/photos
+    The exit code is 1 if something was found that will hurt. Example: msvq doctor ~/photos
     """
     from msvq.config.resolve import Flags
     from msvq.preflight.doctor import examine_data, show
 
-    flags = Flags(data=data, data_root=data_root, overrides=settings or [])
+    source = opt.one_source(pictures, data)
+    if source is None:
+        raise BadInput("name the pictures to look at: msvq doctor FOLDER")
+    flags = Flags(data=source, data_root=data_root, overrides=settings or [])
     report = examine_data(flags, download=download, display=Display(Console(stderr=True)))
     if as_json:
         typer.echo(json.dumps(report, indent=1))
@@ -65,7 +70,6 @@ def settings(
     A method's own, method.KEY, stand in 'msvq methods' and the reference. Example: msvq settings train
     """
     from msvq.config.describe import describe_settings
-    from msvq.core.errors import unknown
 
     rows = describe_settings()
     shown = [row for row in rows if key is None or key in row.path]

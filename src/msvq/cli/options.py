@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from msvq.core.errors import BadInput
+
 
 class Stopped(Exception):
     """A person stopped a command; KeyboardInterrupt itself typer would swallow."""
@@ -21,6 +23,13 @@ def reflowed(text: str) -> str:
     """A docstring to be broken anew at the width of a terminal: an example begins a line, nothing else does."""
     joined = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(text))
     return re.sub(r" (Examples?: |or: msvq )", r"\n\1", joined)
+
+
+def one_source(pictures: str | None, data: str | None) -> str | None:
+    """The pictures that a command was given, by their place or by --data."""
+    if pictures is not None and data is not None:
+        raise BadInput(f"{pictures!r} and --data {data!r} are two sets of pictures; give one of them")
+    return pictures if data is None else data
 
 
 app = typer.Typer(
@@ -60,6 +69,9 @@ Budget = Annotated[
 ]
 Recipe = Annotated[
     str | None, Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)")
+]
+Pictures = Annotated[
+    str | None, Argument(metavar="[PICTURES]", help="The same as --data, without the word.", show_default=False)
 ]
 Data = Annotated[str | None, Option(help="What 'msvq pretrain --data' takes. (default: the recipe's, or patterns)")]
 Root = Annotated[Path | None, Option(help="Where the named data set is.")]

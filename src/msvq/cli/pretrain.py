@@ -32,6 +32,7 @@ def demo(
 @app.command()
 def pretrain(
     out: Annotated[Path, Option(help="Directory of the run.")],
+    pictures: opt.Pictures = None,
     data: Annotated[
         str | None,
         Option(
@@ -88,7 +89,7 @@ def pretrain(
 ) -> None:
     """Train an encoder.
 
-    Examples: msvq pretrain --data ~/photos --out runs/photos
+    Examples: msvq pretrain ~/photos --out runs/photos --budget 10m
     or: msvq pretrain --data cifar10 --download --out runs/cifar10 --epochs 20
     """
     from msvq.api import pretrain as run_pretrain
@@ -97,7 +98,7 @@ def pretrain(
     try:
         run = run_pretrain(
             out=out,
-            data=data,
+            data=opt.one_source(pictures, data),
             data_root=data_root,
             download=download,
             method=method,
@@ -151,6 +152,7 @@ def how_to_go_on(out: Path, method: str | None, backbone: str | None = None, aut
 
 @app.command()
 def plan(
+    pictures: opt.Pictures = None,
     recipe: opt.Recipe = None,
     data: opt.Data = None,
     data_root: opt.Root = None,
@@ -173,6 +175,7 @@ def plan(
     from msvq.config.resolve import Flags
     from msvq.preflight import plan as planning
 
+    data = opt.one_source(pictures, data)
     flags = Flags(recipe, data, data_root, method, backbone, epochs, budget, settings or [], device, precision)
     report = planning.plan(flags, out=out, steps=steps, display=Display(Console(stderr=True)))
     _print_report(report, planning.show, as_json)
