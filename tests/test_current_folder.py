@@ -43,6 +43,8 @@ COMMANDS = {
     "doctor": ["--data", "../set"],
     "datasets": [],
     "methods": [],
+    "settings": [],
+    "pretrained": [],
 }
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import msvq
-from msvq.cli import main
+from msvq.cli import PANELS, TASKS, app, main
 from msvq.cli.options import reflowed
 from msvq.methods import METHODS
 
@@ -290,3 +291,16 @@ def test_settings_are_listed_with_what_they_are(shell: Shell) -> None:
     assert all(word in everything for word in ("data.source", "backbone.whiten", "augment.strong.jitter"))
     unknown = shell("settings", "nosuch")
     assert unknown.code == 2 and "unknown setting 'nosuch'" in unknown.err
+
+
+def test_the_help_lists_commands_by_task_and_options_in_groups(shell: Shell) -> None:
+    top = shell("--help").out
+    panels = [line.split("─ ")[1].split(" ─")[0] for line in top.splitlines() if line.startswith("╭")]
+    assert panels == ["Options", *TASKS]
+    assert [name for names in TASKS.values() for name in names] == [
+        str(c.callback.__name__) for c in app.registered_commands if c.callback
+    ]
+    text = shell("pretrain", "--help").out
+    assert all(f"─ {panel} ─" in text for panel in PANELS)
+    assert not re.search(r"--(resume|overwrite|download)\s+<bool>", text)
+    assert "--install-completion" in top

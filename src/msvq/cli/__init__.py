@@ -5,11 +5,12 @@ import signal
 import sys
 import traceback
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 from typer import Option
+from typer.models import OptionInfo
 
 from msvq.cli import evaluate, info, pictures, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
@@ -20,11 +21,44 @@ from msvq.core.version import __version__
 
 __all__ = ["app", "main"]
 
-# Each module registers its commands; the help lists them in the order in which a person needs them.
-MODULES = (pretrain, evaluate, search, pictures, reproduce, info)
-app.registered_commands.sort(key=lambda command: [m.__name__ for m in MODULES].index(str(command.callback.__module__)))
-for command in app.registered_commands:
-    command.help = reflowed(command.callback.__doc__ or "")
+MODULES = (pretrain, evaluate, search, pictures, reproduce, info)  # each registers its commands
+# The help lists commands by task, in the order in which a person needs them.
+TASKS = {
+    "Look at the pictures first": ("doctor", "plan", "datasets"),
+    "Train": ("demo", "pretrain", "bench"),
+    "Judge": ("report", "evaluate", "analyze"),
+    "Use": (
+        *("search", "embed", "duplicates", "outliers", "select", "cluster", "classify", "mislabelled"),
+        "export",
+    ),
+    "The paper": ("reproduce",),
+    "Look up": ("methods", "settings", "pretrained"),
+}
+PANELS = {
+    "Pictures": ("data", "data_root", "download"),
+    "How long": ("budget", "epochs"),
+    "What": ("recipe", "method", "backbone", "init", "settings"),
+    "Where it runs": ("device", "precision", "compiled", "seed"),
+}
+TASK_OF = {command: task for task, names in TASKS.items() for command in names}
+
+
+def arrange_help() -> None:
+    """Commands by task, options in groups; a flag is shown without a type."""
+    order, panel_of = [*TASK_OF], {option: panel for panel, options in PANELS.items() for option in options}
+    functions: list[Any] = [command.callback for command in app.registered_commands]
+    for command, function in zip(app.registered_commands, functions, strict=True):
+        command.help, command.rich_help_panel = reflowed(function.__doc__ or ""), TASK_OF[function.__name__]
+        for name, annotation in function.__annotations__.items():
+            for option in getattr(annotation, "__metadata__", ()):
+                if isinstance(option, OptionInfo):
+                    option.rich_help_panel = panel_of.get(name)
+                    if bool in (annotation.__origin__, *get_args(annotation.__origin__)) and option.metavar is None:
+                        option.metavar = ""
+    app.registered_commands.sort(key=lambda command: order.index(getattr(command.callback, "__name__", "")))
+
+
+arrange_help()
 
 UsageError: Any = typer.BadParameter.__base__  # its home differs between the versions of typer
 

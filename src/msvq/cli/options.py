@@ -28,7 +28,6 @@ app = typer.Typer(
     help="Learn an image encoder from unlabelled pictures, and see whether it worked.",
     epilog="Start with: msvq demo",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
 )
 

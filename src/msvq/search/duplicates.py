@@ -67,7 +67,7 @@ def find_duplicates(
     pairs = find_candidates(index.features, squares, display)
     pairs = pairs[:, is_read[pairs].all(0)]
     change = compare_pairs(squares, pairs, display)
-    cosine = np.einsum("pd,pd->p", index.features[pairs[0]], index.features[pairs[1]])
+    cosine = pair_cosines(index.features, pairs)
     kinds = _name_kinds(index, squares, pairs, change)
     same = _make_groups(index, pairs[:, change > 0], kinds[change > 0], cosine[change > 0])
     alike = []
@@ -131,6 +131,15 @@ def compare_pairs(squares: NDArray[np.uint8], pairs: Pairs, display: Display) ->
             change[start : start + PAIRS] = compare(squares[some[0]], squares[some[1]]).change
             advance(some.shape[1])
     return change
+
+
+def pair_cosines(features: NDArray[np.float32], pairs: Pairs) -> NDArray[np.float32]:
+    """Of the unit features of each pair [P], some at a time."""
+    cosines = np.zeros(pairs.shape[1], np.float32)
+    for start in range(0, pairs.shape[1], PAIRS):
+        one, other = pairs[:, start : start + PAIRS]
+        cosines[start : start + PAIRS] = np.einsum("pd,pd->p", features[one], features[other])
+    return cosines
 
 
 def _name_kinds(index: Index, squares: NDArray[np.uint8], pairs: Pairs, change: NDArray[np.int64]) -> NDArray[np.str_]:
