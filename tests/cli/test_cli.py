@@ -154,7 +154,10 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
     [
         (["pretrian"], "No such command 'pretrian'. Did you mean 'pretrain', 'pretrained'?"),
         (["pretrain"], "Missing option '--out'."),
-        (["pretrain", "photos", "--data", "patterns", "--out", "OUT"], "'photos' and --data 'patterns' are two sets of"),
+        (
+            ["pretrain", "photos", "--data", "patterns", "--out", "OUT"],
+            "and --data 'patterns' are two sets of pictures",
+        ),
         (["doctor"], "name the pictures to look at: msvq doctor FOLDER"),
         (["doctor", "nothere"], "there is no folder 'nothere' here"),
         (["plan", "nothere"], "there is no folder 'nothere' here"),

@@ -258,7 +258,7 @@ def test_a_closed_folder_hurts(doctor: Doctor, tmp_path: Path, monkeypatch: pyte
         (["--data", "TMP/none"], "there is no file or folder"),
         (["--data", "TMP"], "there are no pictures in"),
         (["--data", "patterns", "--set", "data.sise=3"], "unknown setting data 'sise'"),
-        ([], "Missing option '--data'."),
+        ([], "name the pictures to look at: msvq doctor FOLDER"),
     ],
 )
 def test_a_mistake_gets_one_sentence(doctor: Doctor, tmp_path: Path, arguments: list[str], sentence: str) -> None:
