@@ -44,6 +44,7 @@ COMMANDS = {
     "datasets": [],
     "methods": [],
     "settings": [],
+    "runs": ["../run"],
     "pretrained": [],
 }
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 from typer import Argument, Option
 
@@ -138,6 +140,35 @@ def analyze(
         display=Display(Console(stderr=True)),
     )
     show_analysis(result.record, run, Console(), as_json=as_json)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, Argument(metavar="[DIR]", help="The folder that the runs are in.")] = Path("runs"),
+    as_json: opt.AsJson = False,
+) -> None:
+    """List runs with method, data, verdict and accuracy, best first.
+
+    Example: msvq runs ~/experiments
+    """
+    from msvq.report.listing import list_runs
+
+    found = list_runs(folder)
+    if as_json:
+        typer.echo(json.dumps([run._asdict() for run in found], indent=1))
+        return
+    table = Table(
+        Column("run", overflow="fold"), "method", "data", "state", "epochs", "changed", box=box.SIMPLE, pad_edge=False
+    )
+    measured = {"kNN, %": [run.knn for run in found], "copies, %": [run.copies for run in found]}
+    shown = {title: values for title, values in measured.items() if any(value is not None for value in values)}
+    for title in shown:
+        table.add_column(title, justify="right")
+    for number, run in enumerate(found):
+        numbers = [values[number] for values in shown.values()]
+        told = ["" if value is None else f"{value:.1f}" for value in numbers]
+        table.add_row(*map(escape, run[:6]), *told)
+    Console().print(table)
 
 
 @app.command()

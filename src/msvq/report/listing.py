@@ -1,0 +1,71 @@
+"""The runs in a folder, best first."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from msvq.core.console import printable
+from msvq.core.errors import BadInput
+from msvq.core.files import is_run
+from msvq.report.records import Record, read_record
+from msvq.runs.run_dir import METADATA
+
+DEPTH = 3  # folders within folders that are looked into
+
+
+class Listed(NamedTuple):
+    """A run at a glance; what was not measured is None."""
+
+    name: str
+    method: str
+    data: str
+    state: str  # the verdict of a finished run
+    epochs: str  # that are over, of how many
+    changed: str  # when its log last grew
+    knn: float | None  # percent
+    copies: float | None  # percent of changed copies that find their originals
+
+
+def list_runs(folder: Path) -> list[Listed]:
+    """Those in the folder and below, by accuracy, then by copies found, then by name."""
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder {str(folder)!r}; name the one that your runs are in")
+    found = [_listed(run, folder) for run in _runs(folder, DEPTH)]
+    if not found:
+        raise BadInput(f"there is no run in {str(folder)!r}; name the folder that your runs are in")
+    return sorted(found, key=lambda run: (-(run.knn or -1), -(run.copies or -1), run.name))
+
+
+def _runs(folder: Path, depth: int) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+    elif depth:
+        for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+            yield from _runs(inner, depth - 1)
+
+
+def _listed(run: Path, folder: Path) -> Listed:
+    name = printable(str(run.relative_to(folder)) if run != folder else run.name)
+    try:
+        record = read_record(run)
+    except BadInput:
+        return Listed(name, "", "", "damaged", "", "", None, None)
+    log = run / "metrics.jsonl"
+    changed = datetime.fromtimestamp(log.stat().st_mtime).strftime("%d %b %H:%M") if log.is_file() else ""
+    return Listed(
+        name,
+        printable(Path(record.method).name),
+        printable(Path(record.source).name),
+        _state(record),
+        f"{record.num_epochs}/{record.section('train').get('epochs', '?')}",
+        changed,
+        next(reversed(record.values("knn_top1")), None),
+        ((record.copies.get("recall") or {}).get("trained") or {}).get("at_1"),
+    )
+
+
+def _state(record: Record) -> str:
+    if not (record.path / METADATA).is_file():
+        return "not finished"
+    return str(record.verdict.get("state", "finished"))
