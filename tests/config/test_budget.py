@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from msvq.config.budget import CROPS, LADDER, choices, fix_length, parse_budget
+from msvq.config.budget import CROPS, EXPECTED, LADDER, choices, expectation, fix_length, parse_budget
 from msvq.config.resolve import Flags, resolve
 from msvq.core.errors import BadInput
 
@@ -108,3 +108,9 @@ def test_the_length_is_steps_and_the_looks_are_as_many_as_wanted(steps: int, per
     epochs = -(-steps // per_epoch)
     assert 1 <= sum(epoch % fixed.evaluate.every == 0 or epoch == epochs for epoch in range(1, epochs + 1)) <= looks + 1
     assert fix_length(FAST, steps, per_epoch, looks=looks, keep={"evaluate.every"}).evaluate == FAST.evaluate
+
+
+def test_what_to_expect_is_that_of_the_most_steps_that_were_measured_and_reached() -> None:
+    (first, percent), (last, most) = EXPECTED[0], EXPECTED[-1]
+    assert expectation(last + 1) == f"{last:,} steps gave {most} % kNN on CIFAR-10; other pictures differ"
+    assert expectation(first - 1).startswith(f"{first:,} steps gave {percent} % kNN on CIFAR-10, so little")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from docs.draw_expectations import (
     make_block,
     refresh,
 )
+
+from msvq.config.budget import EXPECTED
 
 MEASURED = json.loads(RUNS.read_text(encoding="utf-8"))["runs"]
 
@@ -71,6 +74,13 @@ def test_measured_runs_say_what_they_are_of() -> None:
     for one in MEASURED:
         assert one["contender"] in CONTENDERS
         assert {"data", "minutes", "seed", "steps", "curve", "pace", "processor", "bf16", "threads"} <= one.keys()
+
+
+def test_what_a_plan_promises_was_measured() -> None:
+    cifar = [one for one in MEASURED if (one["data"], one["contender"]) == ("cifar10", "budget")]
+    for steps, percent in EXPECTED:
+        found = [one["curve"][-1]["knn_top1"] for one in cifar if one["steps"] == steps]
+        assert found and percent == round(mean(found))
 
 
 def test_the_leader_is_bold_where_several_were_measured() -> None:

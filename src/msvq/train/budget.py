@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.config.budget import LOOKING, MOST_LOOKS, choices, fix_length
+from msvq.config.budget import LOOKING, MOST_LOOKS, choices, expectation, fix_length
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.runtime import synchronise
@@ -73,6 +73,7 @@ class Fitted(NamedTuple):
             f"plan: {self.num_steps:,} steps ({self.num_steps / pace.steps_per_epoch:.1f} epochs) of "
             f"{1000 * pace.step:.0f} ms; done about {time.strftime('%H:%M:%S', time.localtime(self.done))}",
         ]
+        lines.append(f"plan: what to expect: {expectation(self.num_steps)}")
         if pace.busy:
             lines.append("note: the machine is busy with something else, so this pace is not to be trusted")
         return lines
