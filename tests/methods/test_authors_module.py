@@ -160,7 +160,7 @@ def test_a_step_of_the_authors_module_is_ours() -> None:
     method = ours_from(authors)
     orders: list[Tensor] = []
     for teacher in method.teachers:
-        teacher.random.permutation = lambda _: orders.pop(0)  # theirs
+        teacher.random.permutation = lambda *_: (order := orders.pop(0), order.argsort())  # theirs
     both = [
         torch.optim.SGD([p for p in learning if p.requires_grad], lr=0.06, momentum=0.9, weight_decay=5e-4)
         for learning in ([*authors.net.parameters(), *authors.g_s.parameters()], method.parameters())

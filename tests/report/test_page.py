@@ -17,7 +17,7 @@ from msvq.report.curves import smooth
 from msvq.report.numbers import comparison, confused_pairs, confusion
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet
-from msvq.report.records import read_record
+from msvq.report.records import ARRAYS, read_record
 
 
 @pytest.fixture
@@ -299,3 +299,14 @@ def test_smoothing_keeps_the_mean() -> None:
     curve = smooth(points)
     assert len(curve) == 200
     assert np.mean([y for _, y in curve]) == pytest.approx(np.mean([y for _, y in points]))
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_that_lack_a_part_or_are_of_another_kind_are_refused(run: Path, name: str) -> None:
+    path = run / "eval" / f"{name}.npz"
+    whole = dict(np.load(path))
+    for key in ARRAYS[name]:
+        for changed in ({k: v for k, v in whole.items() if k != key}, whole | {key: np.array(["text"])[None]}):
+            np.savez(path, **changed)
+            with pytest.raises(BadInput, match=f"{name}.npz"):
+                read_record(run).arrays(name)

@@ -53,6 +53,21 @@ _SETTINGS = _keys(
 )
 
 
+# What is in eval/*.npz: the kind of the numbers, and the number of dimensions.
+ARRAYS = {
+    "map": {"labels": "i1", "images": "u4", "after": "f2", "neighbours": "i2"},
+    "neighbours": {
+        **{"queries": "u4", "query_labels": "i1", "class_names": "U1"},
+        **{"before": "u5", "before_labels": "i2", "after": "u5", "after_labels": "i2"},
+    },
+    "gallery": {
+        **{"queries": "u4", "query_labels": "i1", "views": "U1", "class_names": "U1"},
+        **{"found_images": "u6", "found_labels": "i3", "found_weights": "f3"},
+        **{"worst_images": "u5", "worst_labels": "i2", "worst_weights": "f1"},
+    },
+}
+
+
 @dataclass(frozen=True)
 class Record:
     """What one run directory says."""
@@ -152,9 +167,13 @@ class Record:
             return {}
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return {key: arrays[key] for key in arrays.files}
+                found = {key: arrays[key] for key in arrays.files}
         except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
             raise damaged(path) from None
+        shapes = {key: f"{value.dtype.kind}{value.ndim}" for key, value in found.items()}
+        if not ARRAYS[name].items() <= shapes.items():
+            raise damaged(path)
+        return found
 
 
 def read_record(run: Path) -> Record:
