@@ -9,7 +9,6 @@ from msvq.core.console import printable
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run
 from msvq.report.records import Record, read_record
-from msvq.runs.run_dir import METADATA
 
 DEPTH = 3  # folders within folders that are looked into
 
@@ -66,6 +65,6 @@ def _listed(run: Path, folder: Path) -> Listed:
 
 
 def _state(record: Record) -> str:
-    if not (record.path / METADATA).is_file():
+    if not (record.path / "encoder.json").is_file():  # written when training is over
         return "not finished"
     return str(record.verdict.get("state", "finished"))
