@@ -10,7 +10,7 @@ from torch import Tensor
 
 from msvq.data.store import ImageSplit
 from msvq.evaluate.knn import knn_accuracy
-from msvq.model.pixels import Pixels
+from msvq.model.pooling import Pixels
 
 AT_ONCE = 500  # pictures
 BINS = 8  # of each colour, so 512 in all

@@ -4,6 +4,7 @@ import copy
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput, first_line
@@ -26,6 +27,18 @@ class Pooled(Encoder):
     def forward(self, x: Tensor) -> Tensor:
         """Features [N, d]."""
         return cast(Tensor, self.network(x).mean((2, 3)))
+
+
+class Pixels(Encoder):
+    """What one has without a network: pictures at 8 x 8 pixels, each less the picture's mean, [N, 192]."""
+
+    side = 8
+    feature_dim = 3 * side**2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [N, 192]."""
+        pixels = F.interpolate(x, (self.side, self.side), mode="area").flatten(1)
+        return pixels - pixels.mean(1, keepdim=True)
 
 
 def as_encoder(network: nn.Module, name: str, size: int) -> Encoder:

@@ -19,7 +19,7 @@ from msvq.core.user_code import is_user_code
 from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
 from msvq.model.initial import match_state_dict, read_weights
 from msvq.model.libraries import RANDOM, is_library, library_input, library_weights
-from msvq.model.pixels import Pixels
+from msvq.model.pooling import Pixels
 from msvq.model.resnet import Stem
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze, load_run_encoder
 from msvq.runs.encoder_folder import CONFIG, HUB, ONNX, fetch_folder, fill, is_folder, load_folder
