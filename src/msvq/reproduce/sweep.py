@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import check_no_link, holds_already, write_text
+from msvq.core.files import LOCK, check_no_link, holds_already, write_text
 from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
@@ -41,8 +41,11 @@ GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
 
 
 def check_out(out: Path, scale: str) -> None:
-    """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
-    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=True):
+    """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale.
+
+    Runs in their place, and nothing else, become its cells: each is checked before it is used.
+    """
+    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=(LOCK, CELLS)):
         return
     known = read_manifest(out)
     if known["scale"] != scale:
