@@ -401,6 +401,9 @@ def test_runs_that_were_made_beforehand_are_taken_over(tmp_path: Path, capsys: p
     place = json.loads((out / "results" / "knn.json").read_text())["rows"][0]["cells"]["patterns"]
     knn = [line["knn_top1"] for line in made.metrics() if line["kind"] == "eval"]
     assert place["last"]["mean"] == knn[-1]
+    sweeping.add_to_manifest(out, task.cell.name, 60.0)  # of something that was measured later
+    assert sweeping.read_manifest(out)["cells"] == {task.cell.name: {"seconds": None}}  # the whole of it is not known
+    assert "cells/patterns-msvq-s0/report.html" in (out / "report.html").read_text()
 
     (out / MANIFEST).unlink()
     text = (task.run / "config.yaml").read_text()

@@ -72,7 +72,8 @@ def sweep_directory(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[No
     with locked(out):
         check_out(out, scale)  # another process may have been here since it was asked for
         if not (out / MANIFEST).is_file():
-            _write_manifest(out, {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": {}})
+            there = {path.name: {"seconds": None} for path in sorted((out / CELLS).glob("*"))}  # nobody knows how long
+            _write_manifest(out, {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": there})
         yield
 
 
@@ -80,7 +81,8 @@ def add_to_manifest(out: Path, cell: str, seconds: float, answer: Mapping[str, A
     """Write down what a cell took since the last time, all together; if it is over, also why it failed if it did."""
     manifest, answer = read_manifest(out), answer or {}
     known = manifest["cells"].get(cell, {})
-    facts = {"seconds": round(seconds + known.get("seconds", 0.0), 1)}
+    before = known.get("seconds", 0.0)  # None: begun elsewhere
+    facts: dict[str, Any] = {"seconds": None if before is None else round(seconds + before, 1)}
     if memory := max(known.get("training_memory") or 0, answer.get("memory") or 0):
         facts["training_memory"] = memory
     if answer.get("state") == "failed":
