@@ -54,6 +54,7 @@ SLOW = (
     "tests/docs/test_site.py",
     "tests/test_damage.py",
     "tests/train/test_resume.py",
+    "tests/test_device.py::test_a_run_of_every_method_is_the_processors_in_every_precision",
     "tests/test_device.py::test_bench_times_a_device",
     "tests/test_device.py::test_a_run_goes_on_to_the_bit_in_parts_in_half_precision",
     "tests/train/test_budget.py",

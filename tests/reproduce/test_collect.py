@@ -100,6 +100,24 @@ def test_the_command_makes_a_table_of_known_cells(tmp_path: Path, capsys: pytest
     assert read_known(out / "results").keys() == read_known(known).keys()  # and so from sweep to sweep
 
 
+def test_a_table_of_a_scale_with_its_own_rows_says_which_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = {"knn": Score(80.0, 81.0), "linear": Score(83.0, 84.0), "probe": Score(82.0, 82.0)}
+    known = recorded(tmp_path / "known", "msvq", "ressl", scale="narrow", dataset="cifar10", scores=scores)
+    (known / CELLS / "cifar10-ressl-s1.json").unlink()
+    words = ("--scale", "narrow", "--methods", "msvq,ressl", "--known", known, "--out", tmp_path / "sweep")
+    for study in ("linear", "knn"):
+        code, _, err = shell(capsys, "reproduce", study, *words)
+        assert code == 0, err
+    text = (tmp_path / "sweep" / "results" / "linear.md").read_text()
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("| ")}
+    assert list(lines)[2:7] == ["SimCLR", "MoCoV2", "ReSSL", "MQ", "MSVQ"]
+    assert "| 90.22 | 84.00 | 83.00 | -6.22 | 82.00 | 1 |" in lines["ReSSL"]
+    assert " | - | - | - | - | - | " in lines["SimCLR"]
+    assert "3 of the runs have not been made, or were not measured like this: SimCLR, MoCoV2, MQ." in text
+
+
 def test_a_cell_of_other_settings_is_refused_or_passed_over(tmp_path: Path) -> None:
     folder = recorded(tmp_path, "msvq", "mq")
     path = folder / CELLS / "patterns-msvq-s0.json"

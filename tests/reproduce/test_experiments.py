@@ -69,6 +69,25 @@ def test_scales_are_recipes() -> None:
     assert (mini.backbone.width, mini.train.seed, mini.train.resolution) == (16, 1, [(0.0, 16), (0.6, 24), (0.85, 32)])
 
 
+def test_scale_narrow_is_the_papers_recipe_with_a_narrow_network() -> None:
+    paper, narrow = (Cell(scale, "cifar10", "msvq", (), 0).settings() for scale in ("paper", "narrow"))
+    changed = {change.path: change.new for change in diff(paper, narrow)}
+    in_what_it_is_measured_and_saved = {"evaluate.every": 5, "train.checkpoint_every": "3m"}
+    assert changed == {"backbone.width": 16, "train.precision": "bf16"} | in_what_it_is_measured_and_saved
+    assert (narrow.train.epochs, narrow.train.batch_size, narrow.evaluate.knn_bank) == (200, 256, None)
+
+
+def test_scale_narrow_has_rows_of_its_own_and_trains_them_in_their_order() -> None:
+    rows = [f"cifar10-{row}-s0" for row in ("msvq", "ressl", "mocov2", "simclr", "mq")]
+    for table in ("linear", "knn"):
+        assert names(plan_sweep(table, scale="narrow")) == rows
+    assert names(plan_sweep("linear", scale="narrow", methods=["byol"])) == ["cifar10-byol-s0"]
+    for figure in ("knn-curves", "false-negatives", "tsne"):
+        assert set(names(plan_sweep(figure, scale="narrow"))) <= set(rows[:3])
+    assert {task.protocols for task in plan_sweep("linear", scale="narrow").tasks} == {("linear", "probe")}
+    assert len(names(plan_sweep("queue-size", scale="narrow"))) > 3  # other tables have the paper's
+
+
 def test_another_length_is_a_scale_of_its_own() -> None:
     sweep = plan_sweep("knn-curves", scale="mini", epochs=12, methods=["msvq"], seeds=1)
     assert (sweep.request.scale.name, sweep.out) == ("mini-12-epochs", Path("runs/reproduce-mini-12-epochs"))

@@ -387,6 +387,33 @@ def test_what_a_kill_at_the_start_leaves_is_in_nobodys_way(tmp_path: Path) -> No
         check_out(tmp_path, "smoke")
 
 
+def test_runs_that_were_made_beforehand_are_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "sweep"
+    task = plan_sweep("knn", scale="smoke", methods=["msvq"], out=out).tasks[0]
+    arguments = {**task.cell.arguments, "console": Console(quiet=True)}
+    made = msvq.pretrain(out=tmp_path / "elsewhere", **arguments)
+    task.run.parent.mkdir(parents=True)
+    shutil.copytree(made.path, task.run)
+    words = ("reproduce", "knn", "--scale", "smoke", "--methods", "msvq", "--out", out)
+    code, told, err = shell(capsys, *words)
+    assert code == 0, err
+    assert "1 cell, 1 of them finished" in told
+    place = json.loads((out / "results" / "knn.json").read_text())["rows"][0]["cells"]["patterns"]
+    knn = [line["knn_top1"] for line in made.metrics() if line["kind"] == "eval"]
+    assert place["last"]["mean"] == knn[-1]
+    sweeping.add_to_manifest(out, task.cell.name, 60.0)  # of something that was measured later
+    assert sweeping.read_manifest(out)["cells"] == {task.cell.name: {"seconds": None}}  # the whole of it is not known
+    assert "cells/patterns-msvq-s0/report.html" in (out / "report.html").read_text()
+
+    (out / MANIFEST).unlink()
+    text = (task.run / "config.yaml").read_text()
+    (task.run / "config.yaml").write_text(text.replace("epochs: 4", "epochs: 5"))
+    shutil.rmtree(out / "results")
+    (out / "report.html").unlink()
+    code, _, err = shell(capsys, *words)
+    assert code == 2 and "ran with another train.epochs: 5, and it is 4 now" in err
+
+
 @pytest.mark.parametrize(
     "name", [LOCK, "cells", "results", "results/cells", "logs", "logs/errors.log", "logs/patterns-msvq-s0.log"]
 )

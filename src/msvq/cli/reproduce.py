@@ -21,7 +21,11 @@ def reproduce(
         ),
     ] = None,
     scale: Annotated[
-        str, Option(help="paper: the paper's own settings; mini: CIFAR-10 in hours; smoke: minutes, a test.")
+        str,
+        Option(
+            help="paper: the paper's own settings; narrow: these, but a narrow network; mini: CIFAR-10 in hours; "
+            "smoke: minutes, a test."
+        ),
     ] = "mini",
     datasets: Annotated[
         str | None, Option(help="Only these, as a,b. (default: the paper's, as far as the scale has them)")
@@ -30,7 +34,7 @@ def reproduce(
         str | None,
         Option(help="Only these rows, as a,b; also msvq-x3, msvq-x5, msvq-warm, msf, mnn ... (default: the paper's)"),
     ] = None,
-    seeds: Annotated[int | None, Option(help="Runs of each row. (default: paper 1, mini 3, smoke 1)")] = None,
+    seeds: Annotated[int | None, Option(help="Runs of each row. (default: mini 3, else 1)")] = None,
     epochs: Annotated[
         int | None, Option(help="Another length than the scale's, for every run alike; a sweep of its own.")
     ] = None,

@@ -5,7 +5,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -180,14 +180,14 @@ def check_not_of_a_run(option: str, path: Path) -> None:
 # --- may a command write there?
 
 
-def holds_already(out: Path, what: str, found: bool, *, leftovers: bool) -> bool:
+def holds_already(out: Path, what: str, found: bool, *, leftovers: Collection[str] = ()) -> bool:
     """Whether the folder `--out` holds `what` (if that was `found`); raises if it holds anything else.
 
-    With `leftovers`, a folder of nothing but a lock and temporary files counts as empty.
+    With `leftovers`, a folder of nothing but these, and temporary files, counts as empty.
     """
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {str(out)!r} is a file; name a directory")
-    if not out.is_dir() or all(leftovers and (path.name == LOCK or is_temporary(path)) for path in out.iterdir()):
+    if not out.is_dir() or all(leftovers and (path.name in leftovers or is_temporary(path)) for path in out.iterdir()):
         return False
     if not found:
         raise BadInput(f"--out {str(out)!r} holds files that are not {what}; choose another directory")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from msvq.core.console import Display
 from msvq.core.distributed import map_sharded
 from msvq.core.errors import BadInput
-from msvq.core.runtime import autocast, eval_mode, widest_float
+from msvq.core.runtime import autocast, eval_mode, or_too_large, widest_float
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.labels import Rows
@@ -45,10 +45,14 @@ def extract_features(
     parts = []
     with eval_mode(encoder):
         for images in batches:
-            view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std, resize=resize)
-            with autocast(device, precision):
-                features = encoder(view)
-            parts.append(features.float().cpu())
+            with or_too_large(
+                f"features of {len(images)} pictures at a time do not fit into the memory of {device}; lower "
+                f"data.test_size or backbone.width, or give --device cpu"
+            ):
+                view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std, resize=resize)
+                with autocast(device, precision):
+                    features = encoder(view)
+                parts.append(features.float().cpu())
     return torch.cat(parts) if parts else torch.zeros(0, 0)
 
 

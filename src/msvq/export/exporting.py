@@ -113,7 +113,7 @@ def push_folder(folder: Path, repository: str) -> None:
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if the folder holds something already; nothing but the files of an earlier export is ever replaced."""
     listed = _listed(out)
-    if not holds_already(out, "an export", listed is not None, leftovers=False) or listed is None:
+    if not holds_already(out, "an export", listed is not None) or listed is None:
         return
     if not overwrite:
         raise BadInput(

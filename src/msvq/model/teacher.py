@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.core.distributed import gather_permuted, world_size
-from msvq.core.runtime import RandomState
+from msvq.core.runtime import RandomState, is_out_of_memory
 from msvq.model.norm import SplitBatchNorm2d, interleaved_groups, local_splits, split_batch_norm
 
 
@@ -42,11 +42,34 @@ class Network(nn.Module):
         """Without what is compiled: it belongs to this network, and would be called by its copies."""
         return {**self.__dict__, "_compiled": None}
 
-    def compile_backbone(self, mode: str | None = None) -> None:
-        """From now on, train with a compiled backbone. It stays as it is for whoever else calls it."""
+    def compile_backbone(self, on_failure: Callable[[Exception], None], mode: str | None = None) -> None:
+        """From now on, train with a compiled backbone. It stays as it is for whoever else calls it.
+
+        It is compiled when it is first used. If that fails, `on_failure` is told, and the backbone itself is used.
+        """
         compiled = torch.compile(self.backbone.forward, dynamic=False, mode=mode)
-        # What is replayed writes its result over the last one, which a loss of several views still needs.
-        self._compiled = compiled if mode is None else lambda x: compiled(x).clone()
+
+        def run(x: Tensor) -> Tensor:
+            try:
+                features: Tensor = compiled(x)
+            except Exception as error:  # whatever it is: if it is not the compiler's, the backbone raises it again
+                if is_out_of_memory(error):
+                    raise
+                on_failure(error)
+                return cast(Tensor, self.backbone(x))
+            # What is replayed writes its result over the last one, which a loss of several views still needs.
+            return features if mode is None else features.clone()
+
+        self._compiled = run
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is trained with a compiled backbone."""
+        return self._compiled is not None
+
+    def leave_uncompiled(self) -> None:
+        """From now on, train with the backbone itself."""
+        self._compiled = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings [N, d]."""

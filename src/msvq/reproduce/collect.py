@@ -161,9 +161,9 @@ def collect(
 ) -> tuple[Request, dict[Place, Measured]]:
     """What the finished cells of a study have measured, and a request that shows all of them.
 
-    A table keeps what earlier commands have trained for it, of other rows, seeds and data sets; a figure has the curves
-    that were asked for. `manifest`: what the sweep wrote down, by cell. `known`: cells that need no run here, but for
-    a map, which is drawn from runs.
+    A table keeps what earlier commands have trained for it, of other rows, seeds and data sets, and has all rows of a
+    scale that has its own; a figure has the curves that were asked for. `manifest`: what the sweep wrote down, by cell.
+    `known`: cells that need no run here, but for a map, which is drawn from runs.
     """
     study, wide, asked = request.study, request, request.cells()
     if study.kind == "map":  # which is a picture of one run
@@ -184,14 +184,15 @@ def collect(
             one = record.measured if says_more else one
         if one is not None:
             found[place] = one
-    named = product(request.datasets, (row.key for row in request.rows), request.seeds)
+    due = replace(request, rows=tuple(dict.fromkeys((*request.rows, *request.scale.rows_of(study)))))
+    named = product(request.datasets, (row.key for row in due.rows), request.seeds)
     datasets, keys, numbers = map(set, zip(*found, *named, strict=True))
     shown = replace(
         wide,
         datasets=tuple(name for name in wide.datasets if name in datasets),
         rows=tuple(row for row in wide.rows if row.key in keys),
         seeds=tuple(seed for seed in wide.seeds if seed in numbers),
-        asked=tuple(asked),
+        asked=tuple(due.cells()),
     )
     return shown, found
 

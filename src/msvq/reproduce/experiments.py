@@ -118,10 +118,10 @@ def find_study(name: str) -> Study:
     return study
 
 
-def choose_rows(study: Study, methods: Sequence[str] | None) -> tuple[Row, ...]:
-    """The rows that `--methods` names, in the study's order; without it, the paper's."""
+def choose_rows(study: Study, scale: "Scale", methods: Sequence[str] | None) -> tuple[Row, ...]:
+    """The rows that `--methods` names, in the study's order; without it, the scale's, or the paper's."""
     if methods is None:
-        return study.rows
+        return scale.rows_of(study) or study.rows
     known = {row.key: row for row in (*study.rows, *study.extra)}
     for name in methods:
         if name not in known:
@@ -140,8 +140,15 @@ class Scale:
     datasets: tuple[str, ...]
     recipe: str | None  # None: the data set's own
     num_seeds: int  # unless told otherwise
-    linear: bool  # whether the 100-epoch protocol belongs to it; else the probe stands in
+    protocols: tuple[str, ...]  # of linear accuracy: the 100-epoch one, or the probe in its place; the first counts
+    overrides: tuple[str, ...] = (PRECISION,)  # what differs from the recipe
+    rows: tuple[str, ...] = ()  # of the main tables, in the order in which they are trained; empty: all
     epochs: int | None = None  # None: the recipe's
+
+    def rows_of(self, study: Study) -> tuple[Row, ...]:
+        """Its own rows of a study, if it has some."""
+        named = {row.key: row for row in study.rows}
+        return tuple(named[key] for key in self.rows) if study.rows == MAIN else ()
 
     def recipe_of(self, dataset: str) -> str:
         """The recipe of a data set's cells."""
@@ -161,12 +168,23 @@ class Scale:
 
 
 _PAPER = "the data sets' own recipes, exactly the paper's; for a GPU"
+_NARROW = "CIFAR-10, the paper's recipe and its 200 epochs with a ResNet-18 of width 16, in bf16; days on two cores"
 _MINI = "CIFAR-10, a narrow network, hours on two cores; kNN by 10,000 labels"
 _SMOKE = "the embedded data set, minutes; shows that it works, nothing else"
 SCALES = {
-    "paper": Scale("paper", _PAPER, paper.DATASETS, recipe=None, num_seeds=1, linear=True),
-    "mini": Scale("mini", _MINI, ("cifar10",), recipe="mini", num_seeds=3, linear=False),
-    "smoke": Scale("smoke", _SMOKE, ("patterns",), recipe="smoke", num_seeds=1, linear=False),
+    "paper": Scale("paper", _PAPER, paper.DATASETS, recipe=None, num_seeds=1, protocols=("linear",)),
+    "narrow": Scale(
+        "narrow",
+        _NARROW,
+        ("cifar10",),
+        recipe="cifar10",
+        num_seeds=1,
+        protocols=("linear", "probe"),
+        overrides=("backbone.width=16", "evaluate.every=5", "train.checkpoint_every=3m", "train.precision=bf16"),
+        rows=("msvq", "ressl", "mocov2", "simclr", "mq"),  # what the hours may not reach is last
+    ),
+    "mini": Scale("mini", _MINI, ("cifar10",), recipe="mini", num_seeds=3, protocols=("probe",)),
+    "smoke": Scale("smoke", _SMOKE, ("patterns",), recipe="smoke", num_seeds=1, protocols=("probe",)),
 }
 _LENGTH = re.compile(r"-([0-9]{1,9})-epochs?$")  # at the end of a scale's name
 
@@ -219,7 +237,7 @@ class Cell:
         """What the run is given, by the names of `msvq.pretrain`."""
         scale = find_scale(self.scale)
         epochs = [] if scale.epochs is None else [f"train.epochs={scale.epochs}"]
-        overrides = (*self.overrides, *epochs, PRECISION)
+        overrides = (*self.overrides, *epochs, *scale.overrides)
         place = {"recipe": scale.recipe_of(self.dataset), "data": self.dataset}
         return {**place, "method": self.method, "overrides": overrides, "seed": self.seed}
 
@@ -281,7 +299,7 @@ class Request:
         """What the table's accuracies are measured by: knn, linear, or the probe in its place."""
         if self.study.name == "knn" or self.study.kind != "table":
             return "knn"
-        return "linear" if self.scale.linear else "probe"
+        return self.scale.protocols[0]
 
     def protocols(self, cell: Cell) -> tuple[str, ...]:
         """What is measured after the run. Outside the paper's scale `linear` runs once a method: on its first seed."""
@@ -289,8 +307,8 @@ class Request:
             return ("map",)
         if self.measure == "knn":
             return ()
-        more = self.linear and not self.scale.linear and cell.seed == self.seeds[0]
-        return (self.measure, "linear") if more else (self.measure,)
+        more = ("linear",) if self.linear and cell.seed == self.seeds[0] else ()
+        return tuple(dict.fromkeys((*self.scale.protocols, *more)))
 
 
 def is_finished(run: Path, protocols: Iterable[str] = ()) -> bool:

@@ -67,6 +67,8 @@ def table_grid(result: Result, dataset: str) -> Grid:
         if result["measure"] == "knn" and result["fewer_vote"]:
             columns["last epoch, all labels"] = [spread((cell["knn-all"] or UNMEASURED)["last"]) for cell in cells]
         columns["difference"] = [number(cell["difference"], sign=True) for cell in cells]
+        if any(cell.get("probe") for cell in cells):
+            columns["probe"] = [spread((cell["probe"] or UNMEASURED)["last"]) for cell in cells]
     columns["seeds"] = [str(len(cell["values"]) or DASH) for cell in cells]
     if any(cell["others"] for cell in cells):
         columns[OTHERS] = [other_published(cell) for cell in cells]
@@ -147,7 +149,10 @@ def notes(result: Result) -> list[str]:
         said.append(f"Seeds on {TITLES[panel['dataset']]}: {seeds or 'none'}.")
     missing = sum(one["seeds_missing"] for one in (*cells, *panels))
     if missing:
-        said.append(f"{missing} of the runs have not been made, or were not measured like this.")
+        names = [row["label"] for row in rows if any(cell["seeds_missing"] for cell in row["cells"].values())]
+        names += [name for panel in panels for name, seeds in panel["seeds"].items() if seeds == 0]
+        which = f": {', '.join(names)}" if names else ""
+        said.append(f"{missing} of the runs have not been made, or were not measured like this{which}.")
     if result["claims"]:
         said.append("p: one-sided paired t-test over seeds; a claim is held if the mean says so and p is below 0.05.")
     return [*said, *timing_note(result["cells"].values())]
@@ -295,7 +300,7 @@ def _table_lines(result: Result) -> Iterable[Mapping[str, Any]]:
         for dataset, cell in row["cells"].items():
             place = _of(result) | {"dataset": dataset, "row": row["row"], "backprop": row["backprop"]}
             values = {measure: cell | {"seeds": len(cell["values"])}}
-            values |= {name: cell[name] for name in ("linear", "knn", "knn-all") if cell.get(name)}
+            values |= {name: cell[name] for name in ("linear", "knn", "knn-all", "probe") if cell.get(name)}
             differences = {measure: None, compared: cell["difference"]}
             if cell["linear_difference"] is not None:
                 differences["linear"] = cell["linear_difference"]

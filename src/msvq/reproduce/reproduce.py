@@ -77,7 +77,7 @@ def plan_sweep(
         raise BadInput(f"--seeds is a number of repetitions, at least 1, not {seeds}")
     num_seeds = 1 if study.kind == "map" else num_seeds  # a picture of one run
     chosen = choose_datasets(study, size, datasets)
-    request = Request(study, size, chosen, choose_rows(study, methods), tuple(range(num_seeds)), linear)
+    request = Request(study, size, chosen, choose_rows(study, size, methods), tuple(range(num_seeds)), linear)
     if linear and request.measure == "knn":
         raise BadInput(f"--linear is for tables of linear accuracy; {study.name} is measured by kNN: leave it out")
     place = out or Path("runs") / f"reproduce-{size.name}"

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import check_no_link, holds_already, write_text
+from msvq.core.files import LOCK, check_no_link, holds_already, write_text
 from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
@@ -41,8 +41,11 @@ GRACE = 120.0  # seconds that a cell has to save itself when it is asked to stop
 
 
 def check_out(out: Path, scale: str) -> None:
-    """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale."""
-    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=True):
+    """Raise if `out` is not for this sweep: a file, a directory of something else, or of another scale.
+
+    Runs in their place, and nothing else, become its cells: each is checked before it is used.
+    """
+    if not holds_already(out, "a sweep", (out / MANIFEST).is_file(), leftovers=(LOCK, CELLS)):
         return
     known = read_manifest(out)
     if known["scale"] != scale:
@@ -69,7 +72,8 @@ def sweep_directory(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[No
     with locked(out):
         check_out(out, scale)  # another process may have been here since it was asked for
         if not (out / MANIFEST).is_file():
-            _write_manifest(out, {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": {}})
+            there = {path.name: {"seconds": None} for path in sorted((out / CELLS).glob("*"))}  # nobody knows how long
+            _write_manifest(out, {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": there})
         yield
 
 
@@ -77,7 +81,8 @@ def add_to_manifest(out: Path, cell: str, seconds: float, answer: Mapping[str, A
     """Write down what a cell took since the last time, all together; if it is over, also why it failed if it did."""
     manifest, answer = read_manifest(out), answer or {}
     known = manifest["cells"].get(cell, {})
-    facts = {"seconds": round(seconds + known.get("seconds", 0.0), 1)}
+    before = known.get("seconds", 0.0)  # None: begun elsewhere
+    facts: dict[str, Any] = {"seconds": None if before is None else round(seconds + before, 1)}
     if memory := max(known.get("training_memory") or 0, answer.get("memory") or 0):
         facts["training_memory"] = memory
     if answer.get("state") == "failed":

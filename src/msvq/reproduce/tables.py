@@ -84,7 +84,8 @@ def _entry(request: Request, row: Row, dataset: str, found: Found) -> dict[str, 
     measure, study = request.measure, request.study.name
     sources = list(paper.published(study, row.key, dataset).items())
     source, value = (None, None) if paper.main_value(study, row.key, dataset) is None else sources.pop(0)
-    scores = {name: _scores(found, dataset, row.key, name) for name in (measure, "knn", "knn-all", "linear")}
+    others = ("knn", "knn-all", "linear", *(("probe",) if measure == "linear" else ()))
+    scores = {name: _scores(found, dataset, row.key, name) for name in (measure, *others)}
     ours = scores.pop(measure)
     by_epoch = _by_epoch(ours.values())
     more = {name: {**_by_epoch(of.values()), "seeds": len(of)} if of else None for name, of in scores.items()}

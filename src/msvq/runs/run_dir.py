@@ -68,7 +68,7 @@ def locked(out: Path) -> Iterator[None]:
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Raise if a new run in `out` would mix with something else."""
-    if holds_already(out, "a run", is_run(out), leftovers=True) and not overwrite:
+    if holds_already(out, "a run", is_run(out), leftovers=(LOCK,)) and not overwrite:
         raise BadInput(
             f"--out {str(out)!r} holds a run already; continue it with --resume, replace it with --overwrite, "
             f"or choose another directory"

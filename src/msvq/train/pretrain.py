@@ -25,7 +25,7 @@ from msvq.core.distributed import (
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import check_places, is_run
 from msvq.core.launch import is_main_process, num_processes
-from msvq.core.runtime import or_too_large, resolve_device
+from msvq.core.runtime import resolve_device
 from msvq.data.loader import Loader
 from msvq.data.sources import check_source, open_dataset
 from msvq.data.store import ImageDataset
@@ -52,7 +52,7 @@ from msvq.train.resume import (
     mode_for,
     open_saved,
 )
-from msvq.train.step import check_fit
+from msvq.train.step import check_fit, room_for_networks
 from msvq.train.trainer import Trainer
 
 
@@ -188,10 +188,7 @@ def prepare(
         config, changes = fit_to_data(config, len(pictures), keep=keep)
         notes += changes
     config = fill_from_data(config, data, device)
-    with or_too_large(
-        "the networks and queues do not fit into the memory of cpu; lower backbone.width, method.queue_size "
-        "or the method's other sizes"
-    ):
+    with room_for_networks(torch.device("cpu")):
         method = build_method(config, data.size, None if init is None else init.weights)
     check_fit(method, config.train.batch_size, config.train.accumulate)
     check_optimiser(method, config.train.optimiser)

@@ -1,8 +1,7 @@
 """What a step needs: a batch that fits its method and the memory, and networks that compile."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from msvq.core.errors import BadInput, first_line
 from msvq.core.runtime import or_too_large
 from msvq.model.norm import SplitBatchNorm2d, check_sync_batchnorm
 from msvq.model.queue import Queue
-from msvq.model.teacher import Network
+from msvq.model.teacher import Network, memory_format
 
 VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, groups of batch norm
 
@@ -51,6 +50,14 @@ def check_fit(method: nn.Module, batch_size: int, accumulate: int = 1) -> None:
             )
 
 
+def room_for_networks(device: torch.device) -> AbstractContextManager[None]:
+    """For building a method, or sending it to a device."""
+    return or_too_large(
+        f"the networks and queues do not fit into the memory of {device}; lower backbone.width, method.queue_size "
+        f"or the method's other sizes"
+    )
+
+
 def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> AbstractContextManager[None]:
     """For a step."""
     return or_too_large(
@@ -65,31 +72,32 @@ def compile_networks(
 ) -> None:
     """Compile the backbones of a method's networks, which happens when they are first used.
 
-    On a CUDA device they become graphs, one for each size of crops, whose kernels are launched together.
+    On a CUDA device they become graphs, one for each size of crops, whose kernels are launched together. Where that
+    fails, for whatever reason, there is a note, and none of them is compiled.
     """
-    if device.type == "cuda" and find_spec("triton") is None:
-        announce("note: --compile needs the package triton on a GPU; the networks are not compiled")
-        return
-    from torch._dynamo import config  # slow to import
-
-    # Past its own limit of eight the compiler leaves the rest uncompiled, without a word.
-    config.recompile_limit = max(config.recompile_limit, VARIANTS)
     networks = [module for module in method.modules() if isinstance(module, Network)]
     if not networks:
         raise BadInput(f"{type(method).__name__} has no msvq.model.teacher.Network to compile; leave out --compile")
-    for network in networks:
-        network.compile_backbone("reduce-overhead" if device.type == "cuda" else None)
 
+    def go_on_without(error: Exception) -> None:
+        for network in networks:
+            network.leave_uncompiled()
+        method.to(memory_format=memory_format(method, device, compiled=False))
+        reason = first_line(getattr(error, "inner_exception", error), 200)  # PyTorch's own first line only names it
+        announce(
+            f"note: the networks could not be compiled ({reason}), and are trained as they are; "
+            f"--compile needs a C++ compiler, and on a GPU the package triton"
+        )
 
-@contextmanager
-def compile_errors_as_sentence(wanted: bool) -> Iterator[None]:
-    """Turn a failure of the compiler into a sentence."""
     try:
-        yield
-    except Exception as error:
-        if not wanted or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            raise
-        raise BadInput(
-            f"the networks could not be compiled ({first_line(error, 200)}); leave out --compile (a run that goes on: "
-            f"--set train.compile=false), or install a C++ compiler"
-        ) from error
+        from torch._dynamo import config as dynamo  # slow to import
+        from torch._functorch import config as functorch
+
+        # Past its own limit of eight the compiler leaves the rest uncompiled, without a word.
+        dynamo.recompile_limit = max(dynamo.recompile_limit, VARIANTS)
+        if hasattr(functorch, "force_non_lazy_backward_lowering"):  # in younger versions
+            functorch.force_non_lazy_backward_lowering = True  # so that a failure shows before anything is computed
+        for network in networks:
+            network.compile_backbone(go_on_without, "reduce-overhead" if device.type == "cuda" else None)
+    except Exception as error:  # this PyTorch does not compile on this system, or for this Python
+        go_on_without(error)

@@ -25,7 +25,7 @@ from msvq.train.callbacks import CallbackList, TrainerCallback
 from msvq.train.ddp import micro_batches, sync_batchnorm_stats, wrap_ddp
 from msvq.train.optim import load_optimiser, make_optimiser
 from msvq.train.signals import Interrupted, Interruptions
-from msvq.train.step import compile_errors_as_sentence, compile_networks, enough_memory
+from msvq.train.step import compile_networks, enough_memory, room_for_networks
 
 SMALLEST_SCALE = 1e-3  # of a loss in fp16: gradients that overflow even so are not finite at all
 
@@ -77,7 +77,9 @@ class Trainer:
         self.save_interval = SaveInterval(settings.checkpoint_every)
 
         # What training changes, and a checkpoint keeps.
-        self.method = method.to(self.device).to(memory_format=memory_format(method, self.device, settings.compile))
+        with room_for_networks(self.device):
+            self.method = method.to(self.device)
+            self.method.to(memory_format=memory_format(method, self.device, settings.compile))
         self.ddp_method = wrap_ddp(self.method)
         if settings.compile:
             compile_networks(self.method, self.device, announce)
@@ -168,7 +170,6 @@ class Trainer:
         with (
             step_rng(self.settings.seed, RandomStream.LAYERS, self.step, self.device),
             enough_memory(self.device, len(images) * world_size(), num),
-            compile_errors_as_sentence(self.settings.compile),
         ):
             # Compute the loss and its gradient
             if self.settings.compile and self.device.type == "cuda":
