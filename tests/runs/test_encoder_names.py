@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -28,12 +29,14 @@ from msvq.cli import main
 from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.data.patterns import make_patterns
+from msvq.data.sources.folders import list_folder
 from msvq.evaluate.features import feature_function
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import without_whitening
 from msvq.runs import pretrained
 from msvq.runs.encoder_names import load_encoder
 from msvq.runs.evaluate import open_for
+from msvq.search.feature_shards import compute_features
 from msvq.train import init_weights
 
 TINY = "timm:test_resnet@random"  # at 160 pixels
@@ -200,6 +203,34 @@ def test_search_embed_and_duplicates_take_any_encoder(photos: Path, says: Says, 
     assert says("embed", "pixels", "--data", photos, "--out", tmp_path / "x.npz")[0] == 0
     saved = np.load(tmp_path / "x.npz")
     assert saved["features"].shape == (24, 192) and json.loads(str(saved["about"]))["run"] == "pixels"
+
+
+@pytest.mark.parametrize("kind", ["timm:test_vit@random", "x.pth", "onnx", "pixels"])
+def test_batches_and_workers_change_no_bit(kind: str, exports: Path, photos: Path) -> None:
+    encoder = load_encoder(exports / kind if (exports / kind).exists() else kind)
+    source, positions = list_folder(photos, use_labels=True), np.arange(24)
+    ((expected, _),) = compute_features(encoder, source, [positions], workers=1)
+    for batch_size, workers in ((1, 2), (7, 0), (500, 3)):
+        ((found, _),) = compute_features(encoder, source, [positions], batch_size=batch_size, workers=workers)
+        np.testing.assert_array_equal(found, expected)
+    files = [photos / name for name in source.names]
+    np.testing.assert_array_equal(encoder.embed(files[::-1])[::-1], expected)
+
+
+def test_an_index_of_another_encoder_is_not_searched(photos: Path, says: Says, tmp_path: Path) -> None:
+    torch.save(resnet("resnet8").state_dict(), tmp_path / "x.pth")
+    words = ("--data", photos, "--query", photos / "kind0" / "00.png", "--json")
+    found = {name: says("search", name, *words)[1] for name in ("pixels", str(tmp_path / "x.pth"))}
+    assert len(set(found.values())) == 2  # each has its own
+    first, second = sorted((tmp_path / "home").rglob("index.json"), key=lambda path: path.stat().st_mtime)
+    shutil.rmtree(second.parent)
+    first.parent.rename(second.parent)  # in the place of the other's
+    code, out, err = says("search", tmp_path / "x.pth", *words)
+    assert code == 0 and "is damaged (it belongs to other pictures): making it again" in " ".join(err.split())
+    assert out == found[str(tmp_path / "x.pth")]
+    assert says("classify", "pixels", *words[:2], "--examples", photos, "--save", "kinds")[0] == 0
+    code, _, err = says("classify", tmp_path / "x.pth", *words[:2], "--use", "kinds")
+    assert code == 2 and "was made with another encoder" in err
 
 
 def test_results_without_a_run_go_to_the_terminal_or_a_file(photos: Path, says: Says, tmp_path: Path) -> None:
@@ -514,7 +545,7 @@ def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeyp
     small = ["backbone.width=4", "backbone.stem=small"]
     for init, overrides in {
         "tiny": ["backbone.name=resnet8", *small],
-        str(exports / "safetensors"): ["backbone.name=resnet18", *small],
+        str(exports / "safetensors"): [],  # which tells what it is of
         "timm:test_resnet": [],
     }.items():
         settings = resolve(data="patterns", init=init, overrides=[f"backbone.init={init}", *overrides])
@@ -524,6 +555,7 @@ def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeyp
             assert settings.backbone.name == init  # the network of the weights, unless another is named
         else:
             own = without_whitening(load_encoder(init).network)
+            assert settings.backbone.width == 4
             for key, value in own.state_dict().items():
                 torch.testing.assert_close(start.weights[key], value)
     recipe = tmp_path / "recipe.yaml"
