@@ -231,7 +231,7 @@ def show_mistakes(result: Mapping[str, Any], path: Path | None, console: Console
         told = "; ".join(f"{one['name']} ({one['class']}) for {one['guess']}" for one in mistakes[:MOST_FILES])
         rest = f"; 'mistakes' in {path} lists all" if path else "; --out FILE.json lists all"
         more = rest if len(mistakes) > MOST_FILES else ""
-        say(console, f"{len(mistakes):,} test pictures are taken wrongly: {told}{more}.")
+        say(console, f"taken wrongly, {len(mistakes):,} in all: {told}{more}.")
 
 
 def show_unlabelled(rows: Sequence[Mapping[str, Any]], out: Path | None, console: Console, *, as_json: bool) -> None:

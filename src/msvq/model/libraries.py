@@ -5,6 +5,7 @@ encoder loads into the library's own network.
 """
 
 import importlib
+import logging
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, cast
@@ -76,6 +77,7 @@ def library_names(library: str) -> list[str]:
 def library_weights(name: str, size: int) -> dict[str, Tensor]:
     """The library's own trained weights, fetched from the network or from its cache; a resnet's are torchvision's."""
     library, _, model = name.rpartition(":")
+    silence_hub()
     try:
         if library == "timm":
             return cast(dict[str, Tensor], _timm(model, size, pretrained=True).state_dict())
@@ -85,9 +87,19 @@ def library_weights(name: str, size: int) -> dict[str, Tensor]:
         return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except Exception as error:  # of the network, of the hub's library, or that there are none
         raise BadInput(
-            f"the trained weights of {name} could not be had ({first_line(error, 200)}); the network is needed once "
+            f"the trained weights of {name} could not be had ({first_sentence(error)}); the network is needed once "
             f"to fetch them; without it, give a file of weights"
         ) from error
+
+
+def first_sentence(error: Exception) -> str:
+    """Of what the hub's library says, which goes on and on."""
+    return first_line(error).partition(". ")[0][:200]
+
+
+def silence_hub() -> None:
+    """Keep the hub's library from telling of each attempt to reach a network that is not there."""
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
 def library_input(name: str) -> dict[str, Any]:

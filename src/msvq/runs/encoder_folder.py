@@ -16,7 +16,7 @@ from msvq.core.errors import BadInput, first_line
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone, register_backbone
 from msvq.model.initial import match_state_dict, named_there, read_weights
-from msvq.model.libraries import timm_input
+from msvq.model.libraries import first_sentence, silence_hub, timm_input
 from msvq.model.pooling import Encoder
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
 
@@ -154,6 +154,7 @@ def hub_library(repository: str) -> tuple[Any, Any]:
         hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
     except ImportError:
         raise BadInput(f"{HUB}{repository} needs huggingface_hub; pip install 'msvq[hf]' gives it") from None
+    silence_hub()
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise BadInput(f"{repository!r} is no name of a model on the hub; it is OWNER/NAME")
     return hub, errors
@@ -179,7 +180,7 @@ def fetch_folder(repository: str) -> Path:
         absent = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
         if absent:
             raise BadInput(f"{name} is neither an export of msvq nor a timm model: it lacks files of theirs") from None
-        told = first_line(error, 200)
+        told = first_sentence(error)
         raise BadInput(f"{name} cannot be fetched and is not in the cache ({told}); is there a network?") from error
     return config.parent
 
