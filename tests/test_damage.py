@@ -53,7 +53,7 @@ class InProcess:
         pass
 
     def map(
-        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, file: str | None
+        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, resizing: None, file: str | None
     ) -> Iterator[Result]:
         row = 0
         for chunk in chunks:

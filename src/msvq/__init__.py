@@ -7,7 +7,7 @@ from msvq.core.errors import BadInput
 from msvq.core.version import __version__
 
 if TYPE_CHECKING:
-    from msvq.api import Accuracy, Analysis, Embedded, Run, load, load_encoder, pretrain
+    from msvq.api import Accuracy, Analysis, Embedded, ImageEncoder, Run, load, load_encoder, pretrain
     from msvq.search.sklearn_embedder import Embedder
     from msvq.train.callbacks import Callback
 
@@ -18,6 +18,7 @@ __all__ = [
     "Callback",
     "Embedded",
     "Embedder",
+    "ImageEncoder",
     "Run",
     "__version__",
     "load",

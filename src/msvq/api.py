@@ -6,23 +6,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from msvq.config.resolve import Flags
 from msvq.core.console import Display
-from msvq.core.files import check_places
+from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
 from msvq.report.page import WRITTEN, report_on, summary, write_report
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
+from msvq.runs.encoder_folder import HUB
 from msvq.runs.evaluate import evaluate
-from msvq.runs.run_dir import RunDir, open_run
+from msvq.runs.run_dir import RunDir
 from msvq.search.embedding import embed_source
 from msvq.search.inputs import Inputs
 from msvq.train import pretrain as training
@@ -295,12 +296,14 @@ def _optional_path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def load(path: str | Path, *, backbone: str | None = None) -> Run:
-    """Open a run directory; `load_encoder` takes all other encoders.
+def load(name: str | Path, *, backbone: str | None = None) -> Run | Any:
+    """Open a run directory. Of any other encoder, such as "hf:OWNER/NAME", what `load_encoder` gives: it embeds, too.
 
     `backbone`: code of your own (`file.py:function`), run only if it is named here.
     """
-    return Run(open_run(path, backbone=backbone).path, backbone=backbone)
+    run = encoder_names.find_run(name, backbone=backbone)
+    # Any: whoever names a run need not tell a type checker that it is one.
+    return load_encoder(name, backbone=backbone) if run is None else Run(run.path, backbone=backbone)
 
 
 def load_encoder(name: str | Path, *, backbone: str | None = None, device: str | None = None) -> LoadedEncoder:
@@ -310,6 +313,33 @@ def load_encoder(name: str | Path, *, backbone: str | None = None, device: str |
     a file of weights is of, where it does not tell. `device`: "auto" unless it is named.
     """
     return encoder_names.load_encoder(name, backbone=backbone).to(device)
+
+
+class ImageEncoder(nn.Module):
+    """An encoder as a module of plain PyTorch: `ImageEncoder.from_pretrained("OWNER/NAME")`.
+
+    Called with what `prepare` makes of pictures, it gives features [N, d]. It is in eval mode, and can be trained.
+    """
+
+    def __init__(self, encoder: LoadedEncoder) -> None:
+        super().__init__()
+        self.network, self.preprocessing = encoder.network.requires_grad_(), encoder.preprocessing
+        self.feature_dim = encoder.feature_dim
+        self.eval()
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path) -> Self:
+        """A model on the hub, OWNER/NAME, or a folder: an export of msvq or a timm model."""
+        is_folder = expanduser(name).is_dir()
+        return cls(encoder_names.load_encoder(name if is_folder else HUB + str(name).removeprefix(HUB)))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Pictures uint8 [N, H, W, 3] as the network takes them: resized, cut and normalised, [N, 3, size, size]."""
+        return self.preprocessing.view(images)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features [N, d] of prepared pictures [N, 3, size, size]."""
+        return cast(Tensor, self.network(x))
 
 
 def pretrain(

@@ -46,7 +46,7 @@ class InProcess:
         pass
 
     def map(
-        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, file: str | None
+        self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, resizing: None, file: str | None
     ) -> Iterator[Result]:
         row = 0
         for chunk in chunks:
@@ -389,7 +389,7 @@ def test_an_interrupt_leaves_nothing_and_frees_the_lock(
 ) -> None:
     class Interrupted(InProcess):
         def map(
-            self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, file: str | None
+            self, task: Task, chunks: Iterable[Sequence[str | bytes]], *, side: int, resizing: None, file: str | None
         ) -> Iterator[Result]:
             raise KeyboardInterrupt
 

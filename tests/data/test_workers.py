@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from msvq.data.workers import Result, Target, Task, Workers, _Worker, available_cores, perform
+from msvq.data.workers import Result, Task, Workers, _Worker, available_cores, perform
 
 Paint = Callable[..., Image.Image]
 Encode = Callable[..., bytes]
@@ -143,14 +143,12 @@ def deadly(monkeypatch: pytest.MonkeyPatch, killer: bytes) -> list[int]:
     """Make one picture kill its process, as a bug in a decoder would; returns how many each request held."""
     real, asked = _Worker.ask, []
 
-    def ask(
-        worker: _Worker, task: Task, pictures: Sequence[str | bytes], side: int, target: Target | None
-    ) -> Result | None:
+    def ask(worker: _Worker, task: Task, pictures: Sequence[str | bytes], *rest: object) -> Result | None:
         asked.append(len(pictures))
         if killer in pictures:
             os.kill(worker.process.pid, signal.SIGKILL)
             worker.process.wait()
-        return real(worker, task, pictures, side, target)
+        return real(worker, task, pictures, *rest)
 
     monkeypatch.setattr(_Worker, "ask", ask)
     return asked

@@ -203,7 +203,7 @@ def test_only_the_given_rows_are_learned_from() -> None:
 
 def test_the_best_epoch_is_the_first_of_the_highest() -> None:
     epochs = tuple(Scores(top1, 100.0) for top1 in (10.0, 30.0, 30.0, 20.0))
-    result = Classifier(epochs, (0.0,) * 4, 1, 1, 4, nn.Identity(), nn.Linear(1, 1))
+    result = Classifier(epochs, (0.0,) * 4, 1, 1, 4, nn.Identity(), nn.Linear(1, 1), np.zeros(1, np.int64))
     assert (result.best_epoch, result.best.top1, result.last.top1) == (2, 30.0, 20.0)
 
 

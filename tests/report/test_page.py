@@ -256,6 +256,16 @@ def test_many_classes_are_a_list_of_pairs(tmp_path: Path) -> None:
     assert "21 classes are too many" in page_of(run)
 
 
+def test_files_that_are_taken_wrongly_are_listed(run: Path) -> None:
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    assert "taken wrongly" not in page_of(run)
+    mistakes = [{"name": f"cat/{number}<b>.jpg", "class": "cat", "guess": "dog"} for number in range(201)]
+    (run / "eval" / "knn.json").write_text(json.dumps({**knn, "mistakes": mistakes}))
+    page = page_of(run)
+    assert "201 pictures taken wrongly" in page and "eval/knn.json lists the others" in page
+    assert "<b>cat/199&lt;b&gt;.jpg</b>: cat taken for dog" in page and "cat/200" not in page
+
+
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (11, 11), (48, 48), (24, 32), (32, 24), (9, 40)])
 def test_sprite_sheet_holds_each_picture_in_its_place(height: int, width: int) -> None:
     flat = np.random.default_rng(0).integers(256, size=(7, 1, 1, 3), dtype=np.uint8)

@@ -25,6 +25,9 @@ EXPLAINED = {
     "finetune": "the network goes on learning, with labels; from scratch it is the same one without pre-training",
 }
 
+MOST_COLUMNS = 10  # classes of a confusion matrix that fits into a terminal
+MOST_FILES = 5  # that are named there
+
 
 @app.command()
 def evaluate(
@@ -128,9 +131,10 @@ def analyze(
     Draws the embedding map anew and rewrites the report, which shows the last checkpoint; what is found in another one
     is in RUN/eval under its name. Example: msvq analyze runs/cifar10
     """
-    from msvq.api import load
+    from msvq.api import Run
+    from msvq.runs.run_dir import open_run
 
-    result = load(run, backbone=backbone).analyze(
+    result = Run(open_run(run, backbone=backbone).path, backbone=backbone).analyze(
         data=data,
         data_root=data_root,
         checkpoint=checkpoint,
@@ -209,8 +213,25 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
             tops = (f"{row[top]:.1f} %" for top in ("top1", "top5"))
             table.add_row(printable(row["encoder"]), *tops, f"{row['num_features']:,}", f"{row['seconds']:.1f}")
         console.print(table)
+    show_mistakes(result, path, console)
     say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
     say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}{f'; result  {path}' if path else ''}")
+
+
+def show_mistakes(result: Mapping[str, Any], path: Path | None, console: Console) -> None:
+    """Print which classes are confused, and some of the files that are taken wrongly, where a result knows."""
+    matrix, mistakes = result.get("confusion") or [], result.get("mistakes") or []
+    names = [printable(name) for name in result.get("class_names", ())]
+    if 1 < len(matrix) == len(names) <= MOST_COLUMNS:
+        table = _table("is, taken for", *map(escape, names))
+        for truth, counts in enumerate(matrix):
+            table.add_row(escape(names[truth]), *map(str, counts))
+        console.print(table)
+    if mistakes:
+        told = "; ".join(f"{one['name']} ({one['class']}) for {one['guess']}" for one in mistakes[:MOST_FILES])
+        rest = f"; 'mistakes' in {path} lists all" if path else "; --out FILE.json lists all"
+        more = rest if len(mistakes) > MOST_FILES else ""
+        say(console, f"taken wrongly, {len(mistakes):,} in all: {told}{more}.")
 
 
 def show_unlabelled(rows: Sequence[Mapping[str, Any]], out: Path | None, console: Console, *, as_json: bool) -> None:

@@ -1,6 +1,8 @@
 """Settings: a recipe, then the command's flags, then `--set`; typed, complete, every bad key named."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -13,6 +15,7 @@ import yaml
 from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, WARMUP, parse_budget
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
+from msvq.core.files import expanduser
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
@@ -72,9 +75,10 @@ class Flags:
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
         _choose_method(values, name)
-        start = str(assignments.get("backbone.init", ""))
-        by_start = start.removesuffix(RANDOM) if is_library(start) else None  # the network of the weights
-        _choose_backbone(values, assignments.pop("backbone.name", self.backbone) or by_start)
+        name = assignments.pop("backbone.name", self.backbone)
+        if name is None and "backbone.init" in assignments:
+            name = _take_network(values, str(assignments["backbone.init"]))
+        _choose_backbone(values, name)
         _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = base is None or self.recipe is not None
         begun = str(values["backbone"].get("init"))
@@ -198,6 +202,19 @@ def _choose_method(values: dict[str, Any], name: str | None) -> None:
             raise must_be_named_explicitly("method", chosen)
         raise unknown("method", chosen, METHODS)
     values["method"] = _unshared({**(defaults.get(chosen) or {}), **(block if chosen == own else {}), "name": chosen})
+
+
+def _take_network(values: dict[str, Any], start: str) -> str | None:
+    """The network that weights to start from are of, by their name or what lies beside them; None: they do not tell."""
+    if is_library(start):
+        return start.removesuffix(RANDOM)
+    place = expanduser(start)
+    if (place / "config.yaml").is_file():
+        values["backbone"] = read_config(place / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
+    elif (place / "config.json").is_file():
+        with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever loads it tells what is wrong
+            values["backbone"] = dict(json.loads((place / "config.json").read_bytes())["backbone"])
+    return None
 
 
 def _choose_backbone(values: dict[str, Any], name: str | None) -> None:

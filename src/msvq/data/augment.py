@@ -27,6 +27,7 @@ from msvq.data.image_ops import (
     to_grey,
     to_source,
 )
+from msvq.data.to_rgb import Resizing
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ALL = slice(None)
@@ -185,21 +186,23 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def eval_view(
-    images: Tensor, *, size: int, mean: Sequence[float], std: Sequence[float], resize: int | None = None
+    images: Tensor, *, size: int, mean: Sequence[float], std: Sequence[float], resizing: Resizing | None = None
 ) -> Tensor:
     """The pictures as they are, uint8 [N, H, W, 3] -> normalised float [N, 3, size, size] in channels_last.
 
-    Those of another size are resized (antialiased, bilinear) until the shorter side is `resize` (None: `size`), then
-    cut at the centre, as torchvision's Resize and CenterCrop do.
+    Those of another size are resized (antialiased) until the shorter side is that of `resizing` (None: `size`,
+    bilinearly), then cut at the centre, as torchvision's Resize and CenterCrop do.
     """
+    how = resizing or Resizing(size, size)
     _check(images)
     _, height, width, _ = images.shape
     view = images.permute(0, 3, 1, 2).to(torch.float32).div_(255)
-    if (height, width) != (size, size) or resize not in (None, size):
-        short, target = min(height, width), [height, width]
-        if short != (resize or size):
-            target = [int((resize or size) * side / short) for side in target]
-            view = F.interpolate(view, target, mode="bilinear", antialias=True, align_corners=False)
+    if (height, width) != (size, size) or how.side != size:
+        short = min(height, width)
+        target = [how.side if how.squash else int(how.side * side / short) for side in (height, width)]
+        if target != [height, width]:
+            view = F.interpolate(view, target, mode=how.interpolation, antialias=True, align_corners=False)
+            view = view.clamp_(0, 1) if how.interpolation == "bicubic" else view  # which swings beyond black and white
         top, left = (round((side - size) / 2) for side in target)
         view = view[:, :, top : top + size, left : left + size]
     return normalise(view, mean, std)

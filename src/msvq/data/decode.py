@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from msvq.core.errors import BadInput
-from msvq.data.to_rgb import fit_square, orientation, upright_square
+from msvq.data.to_rgb import Resizing, fit_square, orientation, upright_square
 
 # What a picture is known by in a folder. The content decides how it is read, so a PNG may be called .jpg.
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
@@ -47,12 +47,13 @@ class Unreadable(Exception):
     """A picture that is skipped; the text is the reason, in words that follow its name."""
 
 
-def decode(picture: str | bytes, side: int) -> NDArray[np.uint8]:
+def decode(picture: str | bytes, side: int, resizing: Resizing | None = None) -> NDArray[np.uint8]:
     """The picture in a file, or in bytes, upright, its centre square at [side, side, 3].
 
     The first frame of an animation; grey, palette, CMYK and 16-bit pictures become RGB; transparency becomes white.
+    `resizing`: fitted as a library would, whose `side` it is.
     """
-    return np.asarray(_read(read_content(picture), side))
+    return np.asarray(_read(read_content(picture), side, resizing))
 
 
 def examine(picture: str | bytes) -> NDArray[np.void]:
@@ -128,14 +129,15 @@ def _opened(content: bytes) -> Image.Image:
         raise Unreadable("is cut short" if _is_cut(error) else f"is not a picture: {error}") from None
 
 
-def _read(content: bytes, side: int) -> Image.Image:
+def _read(content: bytes, side: int, resizing: Resizing | None = None) -> Image.Image:
     with _opened(content) as image:
         try:
-            image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
+            if resizing is None or image.width * image.height > MAX_PIXELS:  # libraries decode all of it
+                image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
             if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(f"has {image.width} x {image.height} pixels, too many to be decoded safely")
             with warnings.catch_warnings(action="ignore"):
-                return upright_square(image, side)
+                return upright_square(image, side, resizing)
         except Unreadable:
             raise
         except MemoryError:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
+from msvq.data.to_rgb import Resizing
 from msvq.data.workers import Workers
 
 PORTION = 128  # files that a process decodes at a time
@@ -29,7 +30,9 @@ def are_paths(images: object) -> TypeGuard[Iterable[Name]]:
     return isinstance(next(iter(images), None), str | PathLike)
 
 
-def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None) -> Iterator[NDArray[np.uint8]]:
+def decode_files(
+    files: Iterable[Name], side: int, resizing: Resizing | None = None, *, workers: int | None = None
+) -> Iterator[NDArray[np.uint8]]:
     """The pictures in files, in batches [n, side, side, 3]: their upright centre squares.
 
     One that cannot be read is an error: every file shall have its row.
@@ -41,7 +44,7 @@ def decode_files(files: Iterable[Name], side: int, *, workers: int | None = None
         names.append(fspath(file))
     starts = range(0, len(names), PORTION)
     with closing(Workers(workers)) as pool:
-        found = pool.map("decode", (names[start : start + PORTION] for start in starts), side=side)
+        found = pool.map("decode", (names[start : start + PORTION] for start in starts), side=side, resizing=resizing)
         for start, result in zip(starts, found, strict=True):
             for index, reason in result.reasons.items():
                 raise BadInput(f"{printable(str(names[start + index]))} {reason}; leave it out of the list")

@@ -25,6 +25,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, packs
 from msvq.data.decode import GONE, PASSING, check_skipped
 from msvq.data.store import Names
+from msvq.data.to_rgb import Resizing
 from msvq.data.workers import HASH_BYTES, Task, Workers, chunked
 
 if TYPE_CHECKING:
@@ -48,10 +49,17 @@ class Pack:
 
 
 def open_pack(
-    items: "EncodedSource", *, side: int, pixels: bool, max_skipped: float, num_workers: int | None, display: Display
+    items: "EncodedSource",
+    *,
+    side: int,
+    resizing: Resizing | None = None,
+    pixels: bool,
+    max_skipped: float,
+    num_workers: int | None,
+    display: Display,
 ) -> Pack:
     """The pictures at side x side: from the cache if it holds them, else decoded now (or checked, without `pixels`)."""
-    cache = _cache_of(items, side, pixels, display)
+    cache = _cache_of(items, side, pixels, display, resizing)
     place, needed = cache.folder.parent, pack_bytes(len(items), side) if pixels else 0
 
     def accept(manifest: Manifest) -> bool:
@@ -64,7 +72,7 @@ def open_pack(
                 raise _full(place, needed)
             file.touch()
         with display.task("packing pictures" if pixels else "checking pictures", len(items)) as advance:
-            manifest, kept = _decode_all(items, file, side, max_skipped, num_workers, advance)
+            manifest, kept = _decode_all(items, file, side, resizing, max_skipped, num_workers, advance)
         if file is not None:
             _close_gaps(file, kept, pack_bytes(1, side))
         names = Names.of(items.names[i] for i in kept)
@@ -116,10 +124,13 @@ def _opens(path: Path) -> bool:
         return False
 
 
-def _cache_of(items: "EncodedSource", side: int, pixels: bool, display: Display) -> ArrayCache:
+def _cache_of(
+    items: "EncodedSource", side: int, pixels: bool, display: Display, resizing: Resizing | None = None
+) -> ArrayCache:
     """Where these pictures are kept as they are now, beside other packs of their folder at this size."""
-    key = hashlib.sha256(f"{RULES} {side} {items.fingerprint()}".encode()).hexdigest()[:32]
-    place = packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{side}"
+    size = str(side) if resizing is None else "-".join(map(str, resizing))
+    key = hashlib.sha256(f"{RULES} {size} {items.fingerprint()}".encode()).hexdigest()[:32]
+    place = packs() / f"{hashlib.sha256(os.fsencode(items.origin)).hexdigest()[:16]}-{size}"
     dtypes = {name: dtype for name, dtype in FILES.items() if pixels or name != PIXELS}
     return ArrayCache(place / key, "pack", dtypes, "the packed pictures", display)
 
@@ -144,7 +155,13 @@ def _count(skipped: Iterable[tuple[str, str]]) -> Counter[str]:
 
 
 def _decode_all(
-    items: "EncodedSource", file: Path | None, side: int, max_skipped: float, num_workers: int | None, advance: Advance
+    items: "EncodedSource",
+    file: Path | None,
+    side: int,
+    resizing: Resizing | None,
+    max_skipped: float,
+    num_workers: int | None,
+    advance: Advance,
 ) -> tuple[Manifest, NDArray[np.int64]]:
     """Decode all items, into the rows of a file if one is given; what to write down about them, and which are good."""
     skipped: list[tuple[str, str]] = []
@@ -154,7 +171,8 @@ def _decode_all(
     task: Task = "check" if file is None else "pack"
     portions = chunked(items, range(len(items)), _portion(items, side))
     with closing(Workers(num_workers)) as workers:
-        for result in workers.map(task, portions, side=side, file=None if file is None else str(file)):
+        place = None if file is None else str(file)
+        for result in workers.map(task, portions, side=side, resizing=resizing, file=place):
             for index in range(len(result.rows)):
                 if (reason := result.reasons.get(index)) is None:
                     kept.append(start + index)

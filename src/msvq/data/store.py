@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.data.to_rgb import Resizing
+
 if TYPE_CHECKING:
     from msvq.data.stream import DecodingStream
 
@@ -131,7 +133,7 @@ class ImageDataset:
     std: Triple
     size: int  # side of a training crop
     test_size: int  # side of a picture when features are taken
-    resize: int | None = None  # what the shorter side is before `test_size` is cut out of its centre; None: `test_size`
+    resizing: Resizing | None = None  # how they are fitted to `test_size`; None: the shorter side is resized to it
     notes: tuple[str, ...] = ()  # sentences about what is missing
     skipped: tuple[tuple[str, str], ...] = ()  # pictures that could not be read, and why
     content: str | None = None  # a hash of the pictures, where one is known already

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from msvq.core.errors import BadInput
 from msvq.data.store import Batch, ImageSplit
+from msvq.data.to_rgb import Resizing
 from msvq.data.workers import Result, Workers, chunked
 
 if TYPE_CHECKING:
@@ -22,12 +23,24 @@ PIECE = 32  # pictures that one worker gets at a time
 class DecodingStream:
     """The images uint8 [N, S, S, 3] of encoded pictures, the workers that decode them, and what these lost."""
 
-    def __init__(self, source: "EncodedSource", *, side: int, max_lost: int, num_workers: int | None) -> None:
-        self.source, self.side, self.max_lost = source, side, max_lost
+    def __init__(
+        self,
+        source: "EncodedSource",
+        *,
+        side: int,
+        resizing: Resizing | None = None,
+        max_lost: int,
+        num_workers: int | None,
+    ) -> None:
+        self.source, self.side, self.resizing, self.max_lost = source, side, resizing, max_lost
         self.shape, self.dtype = (len(source), side, side, 3), np.dtype(np.uint8)
         self.workers = Workers(num_workers)
         self.lost: dict[str, str] = {}
         self.on_lost: Callable[[str, str], None] = lambda name, reason: None
+
+    def decode(self, chunks: Iterable[list[str | bytes]], *, ahead: int | None = None) -> Iterator[Result]:
+        """Pixels of files, some at a time, in order."""
+        return self.workers.map("decode", chunks, side=self.side, resizing=self.resizing, ahead=ahead)
 
     def lose(self, row: int, reason: str) -> None:
         """Remember that a picture that was readable is so no more."""
@@ -64,7 +77,7 @@ class StreamedSplit(ImageSplit):
 
         # Two batches ahead: the workers go on while one trains.
         ahead = 2 * -(-len(first) // PIECE) + self.images.workers.num
-        results = self.images.workers.map("decode", work(), side=self.images.side, ahead=ahead)
+        results = self.images.decode(work(), ahead=ahead)
         for result in results:  # the first of a batch
             batch = plan.popleft()
             yield self._whole([result, *islice(results, -(-len(batch) // PIECE) - 1)], batch)
@@ -97,7 +110,7 @@ class StreamedSplit(ImageSplit):
         for step in range(1, len(self)):
             other = (index + step) % len(self)
             row = int(self.rows[other])
-            result = next(stream.workers.map("decode", [[stream.source[row]]], side=stream.side))
+            result = next(stream.decode([[stream.source[row]]]))
             if not result.reasons:
                 return other, result.rows[0]
             stream.lose(row, result.reasons[0])

@@ -1,5 +1,7 @@
 """An opened picture as the upright RGB square that an encoder sees. An export hands this code over: numpy, Pillow."""
 
+from typing import NamedTuple
+
 import numpy as np
 from PIL import Image
 
@@ -15,10 +17,20 @@ UPRIGHT = {
 }
 
 
-def upright_square(image: Image.Image, side: int) -> Image.Image:
-    """The centre square, upright, in RGB, transparency on white, at side x side."""
+class Resizing(NamedTuple):
+    """As libraries fit a picture: all of it is resized, and `size` x `size` pixels are cut out of its centre."""
+
+    side: int  # the shorter side of the picture that is cut; with `squash` both
+    size: int
+    interpolation: str = "bilinear"  # or bicubic
+    squash: bool = False  # whether a picture loses its shape rather than its edges
+
+
+def upright_square(image: Image.Image, side: int, resizing: Resizing | None = None) -> Image.Image:
+    """The centre square, upright, in RGB, transparency on white, at side x side; what `resizing` keeps lies in it."""
     turn = UPRIGHT.get(orientation(image))
-    square = fit_square(_as_rgb(image, side), side)
+    rgb = _as_rgb(image, side)
+    square = fit_square(rgb, side) if resizing is None else _resized_square(rgb, resizing)
     return square if turn is None else square.transpose(turn)
 
 
@@ -65,3 +77,15 @@ def fit_square(image: Image.Image, side: int) -> Image.Image:
     left, top = (image.width - short) / 2, (image.height - short) / 2
     box = (left, top, left + short, top + short)
     return image.resize((side, side), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0)
+
+
+def _resized_square(image: Image.Image, how: Resizing) -> Image.Image:
+    """Of the picture resized as a whole, side x side pixels about the centre; no others are computed."""
+    short, box = min(image.size), []
+    for length in image.size:
+        target = how.side if how.squash else int(how.side * length / short)
+        start = round((target - how.size) / 2) - round((how.side - how.size) / 2)  # so that the same centre is cut out
+        box.append((start * length / target, min((start + how.side) * length / target, length)))
+    (left, right), (top, bottom) = box
+    method = Image.Resampling[how.interpolation.upper()]
+    return image.resize((how.side, how.side), method, box=(left, top, right, bottom))

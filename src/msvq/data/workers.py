@@ -25,6 +25,7 @@ from PIL import Image
 
 from msvq.core.launch import child_environment
 from msvq.data.decode import IMAGE_RECORD, Unreadable, decode, examine, read_content
+from msvq.data.to_rgb import Resizing
 
 if TYPE_CHECKING:
     from msvq.data.sources.base import EncodedSource
@@ -52,7 +53,9 @@ class Result(NamedTuple):
     contents: bytes = b""
 
 
-def perform(task: Task, pictures: Chunk, side: int, target: Target | None = None) -> Result:
+def perform(
+    task: Task, pictures: Chunk, side: int, target: Target | None = None, resizing: Resizing | None = None
+) -> Result:
     """Do a task on files or bytes, in this process."""
     reasons: dict[int, str] = {}
     hashes = [bytes(HASH_BYTES)] * len(pictures) if task in ("pack", "check") else []
@@ -60,7 +63,7 @@ def perform(task: Task, pictures: Chunk, side: int, target: Target | None = None
     for index, picture in enumerate(pictures):
         try:
             content = read_content(picture)
-            row = examine(content) if task == "examine" else decode(content, side)
+            row = examine(content) if task == "examine" else decode(content, side, resizing)
             if task != "check":
                 rows[index] = row
             if hashes:
@@ -100,7 +103,14 @@ class Workers:
         self._stop = weakref.finalize(self, self._started.end, self._threads)
 
     def map(
-        self, task: Task, chunks: Iterable[Chunk], *, side: int = 0, ahead: int | None = None, file: str | None = None
+        self,
+        task: Task,
+        chunks: Iterable[Chunk],
+        *,
+        side: int = 0,
+        resizing: Resizing | None = None,
+        ahead: int | None = None,
+        file: str | None = None,
     ) -> Iterator[Result]:
         """The results of the chunks, in order; `ahead` chunks are worked on before they are asked for.
 
@@ -114,7 +124,7 @@ class Workers:
                     yield waiting.popleft().result()
                 target = None if file is None else (file, row)
                 row += len(chunk)
-                waiting.append(self._threads.submit(self._perform, task, chunk, side, target))
+                waiting.append(self._threads.submit(self._perform, task, chunk, side, target, resizing))
             while waiting:
                 yield waiting.popleft().result()
         finally:
@@ -125,9 +135,17 @@ class Workers:
         """End the processes."""
         self._stop()
 
-    def _perform(self, task: Task, pictures: Chunk, side: int, target: Target | None, chances: int = 2) -> Result:
+    def _perform(
+        self,
+        task: Task,
+        pictures: Chunk,
+        side: int,
+        target: Target | None,
+        resizing: Resizing | None,
+        chances: int = 2,
+    ) -> Result:
         worker = self._living()
-        result = worker.ask(task, pictures, side, target)
+        result = worker.ask(task, list(pictures), side, target, resizing)
         if result is not None:
             self._idle.put(worker)
             return result
@@ -138,7 +156,7 @@ class Workers:
         parts = []
         for index, picture in enumerate(pictures):
             place = None if target is None else (target[0], target[1] + index)
-            parts.append(self._perform(task, [picture], side, place, chances - 1))
+            parts.append(self._perform(task, [picture], side, place, resizing, chances - 1))
         reasons = {index: part.reasons[0] for index, part in enumerate(parts) if part.reasons}
         return Result(np.concatenate([part.rows for part in parts]), reasons, b"".join(p.contents for p in parts))
 
@@ -172,11 +190,11 @@ class _Worker:
             env=child_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
         )
 
-    def ask(self, task: Task, pictures: Chunk, side: int, target: Target | None) -> Result | None:
-        """The result, or None if the process died. Raises what went wrong with the target."""
+    def ask(self, *request: Any) -> Result | None:
+        """What `perform` answers, or None if the process died. Raises what went wrong with the target."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            pickle.dump((task, list(pictures), side, target), self.process.stdin, protocol=5)
+            pickle.dump(request, self.process.stdin, protocol=5)
             self.process.stdin.flush()
             result: Result | OSError = pickle.load(self.process.stdout)  # of our own process
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):  # ValueError: closed meanwhile

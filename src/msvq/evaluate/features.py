@@ -17,6 +17,7 @@ from msvq.core.errors import BadInput
 from msvq.core.runtime import autocast, eval_mode, or_too_large, widest_float
 from msvq.data.augment import eval_view
 from msvq.data.store import ImageDataset, ImageSplit
+from msvq.data.to_rgb import Resizing
 from msvq.evaluate.labels import Rows
 from msvq.model.backbones import BackboneSettings
 from msvq.model.whitening import Whitened
@@ -37,7 +38,7 @@ def extract_features(
     size: int,
     mean: Sequence[float],
     std: Sequence[float],
-    resize: int | None = None,
+    resizing: Resizing | None = None,
     device: torch.device,
     precision: str = "fp32",
 ) -> Tensor:
@@ -49,7 +50,7 @@ def extract_features(
                 f"features of {len(images)} pictures at a time do not fit into the memory of {device}; lower "
                 f"data.test_size or backbone.width, or give --device cpu"
             ):
-                view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std, resize=resize)
+                view = eval_view(torch.from_numpy(images).to(device), size=size, mean=mean, std=std, resizing=resizing)
                 with autocast(device, precision):
                     features = encoder(view)
                 parts.append(features.float().cpu())
@@ -69,7 +70,7 @@ def feature_function(
         size=data.test_size,
         mean=data.mean,
         std=data.std,
-        resize=data.resize,
+        resizing=data.resizing,
         device=device,
         precision=precision,
     )

@@ -94,5 +94,6 @@ def finetune(
     )
     features, truth = context.test_features(network.requires_grad_(False).eval())
     with torch.no_grad():
-        found = scores(head(features), truth)
-    return Classifier((found,), losses, len(views.pictures), len(truth), steps, network, head)
+        logits = head(features)
+    found, guesses = scores(logits, truth), logits.argmax(1).cpu().numpy()
+    return Classifier((found,), losses, len(views.pictures), len(truth), steps, network, head, guesses)

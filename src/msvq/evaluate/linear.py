@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Gt
+from numpy.typing import NDArray
 from torch import nn
 
 from msvq.core.errors import BadInput
@@ -55,6 +57,7 @@ class Classifier:
     steps: int
     encoder: nn.Module
     head: nn.Linear
+    guesses: NDArray[np.int64]  # the class that each labelled test picture is taken for in the end
 
     @property
     def last(self) -> Scores:
@@ -162,5 +165,5 @@ def linear_evaluation(context: EvalContext, settings: LinearSettings, rows: Rows
         task="linear evaluation",
         after_epoch=lambda: measured.append(scores(head(test), truth)),
     )
-    steps = settings.epochs * len(views)
-    return Classifier(tuple(measured), losses, len(views.pictures), len(truth), steps, frozen, head)
+    steps, guesses = settings.epochs * len(views), head(test).argmax(1).cpu().numpy()
+    return Classifier(tuple(measured), losses, len(views.pictures), len(truth), steps, frozen, head, guesses)

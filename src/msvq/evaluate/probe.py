@@ -5,7 +5,7 @@ Minimises  mean cross entropy + strength / 2 |W|²  over W [d, C] and biases [C]
 that are learned from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -53,6 +53,7 @@ class ProbeResult:
     num_train: int
     num_test: int
     converged: bool  # whether the last fit reached `tolerance` within `max_iterations`
+    guesses: NDArray[int64] = field(compare=False, repr=False)  # the class that each test picture is taken for
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,9 @@ def probe(
     if start is not None:
         final.theta = start
     converged = final.fit(strength, tolerance=settings.tolerance, max_iterations=settings.max_iterations)
-    found = scores(final.logits(standardise(test)), truth)
-    return ProbeResult(found, strength, validation, len(rows), len(test_rows), converged)
+    logits = final.logits(standardise(test))
+    guesses = classes[logits.argmax(1).numpy()]
+    return ProbeResult(scores(logits, truth), strength, validation, len(rows), len(test_rows), converged, guesses)
 
 
 def _choose(

@@ -6,12 +6,16 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from msvq.core.console import printable
 from msvq.core.errors import BadInput
 from msvq.core.runtime import or_too_large
 from msvq.core.schema import Section, assign, diff
 from msvq.core.version import __version__
+from msvq.data.store import ImageDataset
 from msvq.evaluate.features import NOT_FINITE, EvalContext, scores
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
@@ -22,7 +26,7 @@ from msvq.evaluate.results import EvalResult
 from msvq.model.backbones import make_backbone
 
 PRECISION = "fp32"  # of a frozen protocol: the same on every machine
-BULKY = ("confusion", "class_names")  # of a result; not kept for each of several seeds
+BULKY = ("confusion", "class_names", "mistakes")  # of a result; not kept for each of several seeds
 MOST_CONFUSED = 1000  # classes beyond which a matrix of all pairs of them is not kept
 
 
@@ -53,11 +57,26 @@ def evaluate_knn(context: EvalContext, settings: KnnSettings, rows: Rows | None,
     if not (bank.isfinite().all() and test.isfinite().all()):
         raise BadInput(NOT_FINITE)
     votes = knn_scores(bank, known, test, k=settings.k, temp=settings.temp, num_classes=num_classes)
-    found: Result = {**scores(votes, truth)._asdict(), "class_names": list(context.data.class_names)}
+    return {**scores(votes, truth)._asdict(), **find_mistakes(context.data, votes.argmax(1).numpy())}
+
+
+def find_mistakes(data: ImageDataset, guesses: NDArray[np.int64]) -> Result:
+    """What the labelled test pictures are taken for: the confusion matrix, and the files that are taken wrongly."""
+    labels = data.test.labels_as_read()
+    rows = np.flatnonzero(labels >= 0)
+    truth, found = labels[rows], Result(class_names=list(data.class_names))
+    num_classes = max(data.num_classes, 1 + int(max(truth.max(), guesses.max())))
     if num_classes <= MOST_CONFUSED:
-        confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        confusion.index_put_((truth, votes.argmax(1)), torch.ones((), dtype=torch.int64), accumulate=True)
-        found["confusion"] = confusion.tolist()  # rows: truth, columns: vote
+        confusion = np.zeros((num_classes, num_classes), np.int64)
+        np.add.at(confusion, (truth, guesses), 1)
+        found["confusion"] = confusion.tolist()  # rows: truth, columns: guess
+    names = [*data.class_names, *(f"class {number}" for number in range(data.num_classes, num_classes))]
+    if data.test.names is not None:
+        files = data.test.file_names()
+        found["mistakes"] = [
+            {"name": printable(files[rows[place]]), "class": names[truth[place]], "guess": names[guesses[place]]}
+            for place in np.flatnonzero(guesses != truth)
+        ]
     return found
 
 
@@ -66,7 +85,8 @@ def evaluate_probe(context: EvalContext, settings: ProbeSettings, rows: Rows | N
     bank, known, test, truth = context.features(rows)
     found = probe(bank, known.numpy(), test, truth.numpy(), settings=settings, seed=seed)
     chosen = {"strength": found.strength, "converged": found.converged}
-    return {**found.scores._asdict(), **chosen, "validation": {f"{s:g}": top1 for s, top1 in found.validation.items()}}
+    chosen |= {"validation": {f"{s:g}": top1 for s, top1 in found.validation.items()}}
+    return {**found.scores._asdict(), **chosen, **find_mistakes(context.data, found.guesses)}
 
 
 def _enough_memory(context: EvalContext, batch_size: int, lower: str) -> AbstractContextManager[None]:
@@ -80,7 +100,8 @@ def evaluate_linear(context: EvalContext, settings: LinearSettings, rows: Rows |
     with _enough_memory(context, settings.batch_size, "batch_size or size"):
         found = linear_evaluation(context, settings, rows, seed)
     best = {"top1_best": found.best.top1, "top5_best": found.best.top5, "best_epoch": found.best_epoch}
-    return {**found.last._asdict(), **best, "curve": [epoch.top1 for epoch in found.epochs]}
+    curve = [epoch.top1 for epoch in found.epochs]
+    return {**found.last._asdict(), **best, "curve": curve, **find_mistakes(context.data, found.guesses)}
 
 
 def evaluate_finetune(context: EvalContext, settings: FinetuneSettings, rows: Rows | None, seed: int) -> Result:
@@ -93,7 +114,7 @@ def evaluate_finetune(context: EvalContext, settings: FinetuneSettings, rows: Ro
     whole = settings.model_copy(update={"depth": "all"})  # a frozen stage of fresh weights would be no comparison
     scratch = finetune(fresh, whole, rows, seed, scratch=True).last
     beside = {"scratch_top1": scratch.top1, "scratch_top5": scratch.top5, "steps": tuned.steps}
-    return {**tuned.last._asdict(), **beside}
+    return {**tuned.last._asdict(), **beside, **find_mistakes(context.data, tuned.guesses)}
 
 
 PROTOCOLS = {

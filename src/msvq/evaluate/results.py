@@ -57,7 +57,8 @@ class EvalResult(BaseModel):
     beside: list[dict[str, Any]] = []  # the same of other encoders, this one first: name, accuracies, seconds
     # of some protocols
     class_names: list[str] = []
-    confusion: Annotated[list[list[Count]], AfterValidator(_square)] = []  # rows: truth, columns: vote
+    confusion: Annotated[list[list[Count]], AfterValidator(_square)] = []  # rows: truth, columns: guess
+    mistakes: list[dict[str, str]] = []  # the files that are taken wrongly: name, class, guess
     top1_best: Real | None = None  # of all epochs
     top5_best: Real | None = None
     scratch_top1: Real | None = None  # of the same network without the run's weights

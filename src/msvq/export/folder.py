@@ -17,7 +17,7 @@ from msvq.export.network import LAYERS
 from msvq.export.plans import INPUT, Plan
 from msvq.report.templates import templates
 from msvq.runs.encoder import LoadedEncoder
-from msvq.runs.encoder_folder import CONFIG, PROCESSOR
+from msvq.runs.encoder_folder import CONFIG, CROP_FIRST, PROCESSOR
 
 
 def write_folder(folder: Path, encoder: LoadedEncoder, plan: Plan, *, format: str) -> None:
@@ -66,26 +66,29 @@ def backbone_record(encoder: LoadedEncoder) -> dict[str, Any]:
 
 def preprocessing(encoder: LoadedEncoder) -> dict[str, Any]:
     """preprocessor_config.json, in the words of the image processors of model hubs."""
+    how = encoder.preprocessing
     return {
         "image_processor_type": "BitImageProcessor",
         "do_convert_rgb": True,
         "do_resize": True,
-        "size": {"shortest_edge": encoder.preprocessing.side},
-        "resample": int(Image.Resampling.BILINEAR),  # antialiased, as Pillow's always is
+        "size": {"height": how.side, "width": how.side} if how.squash else {"shortest_edge": how.side},
+        "resample": int(Image.Resampling[how.interpolation.upper()]),  # antialiased, as Pillow's always is
+        CROP_FIRST: how.resize is None,
         "do_center_crop": True,
         "crop_size": {"height": encoder.size, "width": encoder.size},
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(encoder.preprocessing.mean),
-        "image_std": list(encoder.preprocessing.std),
+        "image_mean": list(how.mean),
+        "image_std": list(how.std),
     }
 
 
 def preprocess_code() -> str:
     """preprocess.py, which needs no msvq: what it imports of it stands in the import's place."""
     shared = getsource(to_rgb).partition("from PIL import Image\n\n")[2]
-    return getsource(preprocess).replace("from msvq.data.to_rgb import upright_square\n", shared)
+    code = getsource(preprocess).replace("from msvq.data.to_rgb import Resizing, upright_square\n", shared)
+    return code.replace("from typing import Any\n", "from typing import Any, NamedTuple\n")
 
 
 def example(plan: Plan) -> str:

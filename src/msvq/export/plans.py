@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import io
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -182,6 +183,10 @@ def _takes_size(code: str, function: str) -> bool:
 def _timm_config(encoder: LoadedEncoder, building: Building) -> dict[str, Any]:
     """What timm reads of config.json to build the network, and to resize and normalise its pictures."""
     more = {key: value for key, value in building.arguments.items() if key != "num_classes"}
+    how = encoder.preprocessing
+    crop_pct = how.size / how.side
+    if int(how.size / crop_pct) < how.side:  # which is how timm computes it
+        crop_pct = math.nextafter(crop_pct, 0)
     return {
         "architecture": building.name.partition(".")[0],
         "num_classes": 0,
@@ -190,11 +195,11 @@ def _timm_config(encoder: LoadedEncoder, building: Building) -> dict[str, Any]:
             "num_classes": 0,
             "input_size": [3, encoder.size, encoder.size],
             "fixed_input_size": list(more) == ["img_size"],
-            "interpolation": "bilinear",
-            "crop_pct": encoder.size / encoder.preprocessing.side,
-            "crop_mode": "center",
-            "mean": list(encoder.preprocessing.mean),
-            "std": list(encoder.preprocessing.std),
+            "interpolation": how.interpolation,
+            "crop_pct": crop_pct,
+            "crop_mode": "squash" if how.squash else "center",
+            "mean": list(how.mean),
+            "std": list(how.std),
             "custom_load": False,
         },
     }

@@ -30,13 +30,14 @@ Arrays = dict[str, NDArray[Any]]
 def verify(folder: Path, encoder: LoadedEncoder) -> dict[str, Any]:
     """What was measured, for the manifest. Raises if the folder cannot be loaded or gives other features."""
     generator, size, side = np.random.default_rng(0), encoder.size, encoder.preprocessing.side
+    resizing = encoder.preprocessing.resizing
     question = {f"batch {num}": _normalised(encoder, generator.random((num, 3, size, size))) for num in BATCHES}
     with TemporaryDirectory() as name:
         place = Path(name)
         files = {"picture": place / "picture.png", "other": place / "other.jpg"}
         Image.fromarray(generator.integers(0, 256, (side, side, 3), np.uint8)).save(files["picture"])
         _photograph(generator, 4 * side + 4, 6 * side + 3).save(files["other"])  # decoded at half its size, then cut
-        views = question | {name: _view(encoder, decode(str(path), side)) for name, path in files.items()}
+        views = question | {name: _view(encoder, decode(str(path), side, resizing)) for name, path in files.items()}
         expected = {name: _features(encoder, view) for name, view in views.items()}
         if not all(np.isfinite(array).all() for array in expected.values()):
             raise BadInput(
@@ -76,10 +77,11 @@ def _photograph(generator: np.random.Generator, height: int, width: int) -> Imag
 
 def _by_others(encoder: LoadedEncoder, file: Path) -> NDArray[np.float32]:
     """What tools make of a picture that follow preprocessor_config.json: the whole of it resized, then cut."""
+    how = encoder.preprocessing
     with Image.open(file) as picture:
         short = min(picture.size)
-        width, height = (int(encoder.preprocessing.side * side / short) for side in picture.size)
-        return _view(encoder, np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR)))
+        width, height = (how.side if how.squash else int(how.side * side / short) for side in picture.size)
+        return _view(encoder, np.asarray(picture.resize((width, height), Image.Resampling[how.interpolation.upper()])))
 
 
 def _view(encoder: LoadedEncoder, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -5,7 +5,8 @@ encoder loads into the library's own network.
 """
 
 import importlib
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -76,6 +77,7 @@ def library_names(library: str) -> list[str]:
 def library_weights(name: str, size: int) -> dict[str, Tensor]:
     """The library's own trained weights, fetched from the network or from its cache; a resnet's are torchvision's."""
     library, _, model = name.rpartition(":")
+    silence_hub()
     try:
         if library == "timm":
             return cast(dict[str, Tensor], _timm(model, size, pretrained=True).state_dict())
@@ -85,13 +87,23 @@ def library_weights(name: str, size: int) -> dict[str, Tensor]:
         return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
     except Exception as error:  # of the network, of the hub's library, or that there are none
         raise BadInput(
-            f"the trained weights of {name} could not be had ({first_line(error, 200)}); the network is needed once "
+            f"the trained weights of {name} could not be had ({first_sentence(error)}); the network is needed once "
             f"to fetch them; without it, give a file of weights"
         ) from error
 
 
+def first_sentence(error: Exception) -> str:
+    """Of what the hub's library says, which goes on and on."""
+    return first_line(error).partition(". ")[0][:200]
+
+
+def silence_hub() -> None:
+    """Keep the hub's library from telling of each attempt to reach a network that is not there."""
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
 def library_input(name: str) -> dict[str, Any]:
-    """How the library feeds its network: `size`, `resize` (the shorter side before it is cut), `mean` and `std`."""
+    """How the library feeds its network: the fields of `Preprocessing`."""
     library, _, model = name.partition(":")
     if library == "timm":
         timm = importlib.import_module("timm")
@@ -100,13 +112,26 @@ def library_input(name: str) -> dict[str, Any]:
         except RuntimeError:  # what stands behind the dot
             plain = model.partition(".")[0]
             raise unknown("weights of timm", model, timm.list_pretrained(f"{plain}.*") or [plain]) from None
-        size = int(known.input_size[1])
-        return {"size": size, "resize": int(size / known.crop_pct), "mean": known.mean, "std": known.std}
+        return timm_input(known.to_dict())
     from torchvision import models
 
     weights = cast(Any, models.get_model_weights(model)).DEFAULT
     how = weights.transforms()
-    return {"size": how.crop_size[0], "resize": how.resize_size[0], "mean": tuple(how.mean), "std": tuple(how.std)}
+    sizes = {"size": how.crop_size[0], "resize": how.resize_size[0], "interpolation": how.interpolation.value}
+    return {**sizes, "mean": tuple(how.mean), "std": tuple(how.std)}
+
+
+def timm_input(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by a `pretrained_cfg`; where timm would pad, which it does for a few networks, the centre is taken."""
+    size = int(known["input_size"][1])
+    return {
+        "size": size,
+        "resize": max(size, int(size / float(known.get("crop_pct") or 0.875))),
+        "interpolation": known.get("interpolation") or "bicubic",
+        "squash": known.get("crop_mode") == "squash",
+        "mean": known["mean"],
+        "std": known["std"],
+    }
 
 
 def _torchvision(model: str, size: int) -> nn.Module:

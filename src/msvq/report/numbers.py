@@ -27,6 +27,7 @@ HEALTH = {
 }
 MAX_MATRIX = 20  # classes; a larger matrix is not readable
 NUM_PAIRS = 15
+MAX_MISTAKES = 200  # files that are listed; all are in RUN/eval
 # What runs are compared by, and how it is told.
 COLUMNS = {
     "kNN, untrained": "{:.1f}%",
@@ -145,7 +146,8 @@ def confusion(record: Record) -> dict[str, Any]:
     matrix = result.confusion
     names = [*result.class_names, *(f"class {index}" for index in range(len(result.class_names), len(matrix)))]
     rows = matrix if len(matrix) <= MAX_MATRIX else []
-    return {"names": names, "rows": rows, "pairs": confused_pairs(matrix, names), "num_classes": len(matrix)}
+    found = {"names": names, "rows": rows, "pairs": confused_pairs(matrix, names), "num_classes": len(matrix)}
+    return found | {"mistakes": result.mistakes[:MAX_MISTAKES], "num_mistakes": len(result.mistakes)}
 
 
 def confused_pairs(matrix: Sequence[Sequence[int]], names: Sequence[str], num: int = NUM_PAIRS) -> list[dict[str, Any]]:

@@ -9,13 +9,13 @@ from functools import cached_property
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from annotated_types import Gt
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load as read_safetensors
 from safetensors.torch import save
@@ -32,6 +32,7 @@ from msvq.core.version import __version__
 from msvq.data.augment import eval_view
 from msvq.data.inputs import are_paths, decode_files, materialise, to_image_list
 from msvq.data.store import ImageDataset
+from msvq.data.to_rgb import Resizing
 from msvq.methods import METHODS, Method
 from msvq.methods.external import register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
@@ -59,12 +60,31 @@ class Preprocessing(BaseModel, frozen=True):
     size: PositiveInt
     mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
     std: tuple[_Deviation, _Deviation, _Deviation]
-    resize: PositiveInt | None = None  # the shorter side before `size` is cut out of the centre; None: `size`
+    # As a library does it: all of a picture is resized to this shorter side, then cut. None: as msvq does in training,
+    # the centre square is resized.
+    resize: PositiveInt | None = None
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    squash: bool = False  # whether a picture is resized to a square, whatever its shape
+
+    @model_validator(mode="after")
+    def _there_is_enough_to_cut(self) -> Self:
+        if self.side < self.size:
+            raise ValueError(f"{self.size} pixels cannot be cut out of {self.side}")
+        return self
 
     @property
     def side(self) -> int:
         """Of a picture that is decoded for it."""
         return self.resize or self.size
+
+    @property
+    def resizing(self) -> Resizing | None:
+        """The same for whoever fits pictures."""
+        return self.resize and Resizing(self.resize, self.size, self.interpolation, self.squash)
+
+    def view(self, images: Tensor) -> Tensor:
+        """Pictures uint8 [N, H, W, 3] as the network takes them: float [N, 3, size, size]."""
+        return eval_view(images, size=self.size, mean=self.mean, std=self.std, resizing=self.resizing)
 
 
 class EncoderMetadata(Preprocessing, frozen=True):
@@ -224,8 +244,8 @@ class LoadedEncoder:
             raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
         images = materialise(images)
         if are_paths(images):
-            none = np.zeros((0, self.feature_dim), np.float32)
-            return np.concatenate([none, *map(self, decode_files(images, self.preprocessing.side))])
+            none, how = np.zeros((0, self.feature_dim), np.float32), self.preprocessing
+            return np.concatenate([none, *map(self, decode_files(images, how.side, how.resizing))])
         pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
         found = np.zeros((len(pictures), self.feature_dim), np.float32)
         shapes = [picture.shape for picture in pictures]
@@ -242,7 +262,7 @@ class LoadedEncoder:
         at_once = CHUNK if self.device.type == "cpu" else max(1, len(images))
         for start in range(0, len(images), at_once):
             part = torch.from_numpy(images[start : start + at_once]).to(self.device)
-            view = eval_view(part, **self.preprocessing.model_dump())
+            view = self.preprocessing.view(part)
             if self.device.type == "cpu" and len(part) < CHUNK:
                 filled = view.new_zeros(CHUNK, *view.shape[1:]).to(memory_format=torch.channels_last)
                 filled[: len(part)] = view
@@ -254,7 +274,7 @@ class LoadedEncoder:
     @cached_property
     def key(self) -> str:
         """Of the weights, the network and all else that changes the numbers."""
-        how = self.preprocessing.model_dump(mode="json", exclude_none=True)
+        how = self.preprocessing.model_dump(mode="json", exclude_defaults=True)
         facts = [how, self.precision, self.device.type, CHUNK, self._built_by()]
         digest, state = hashlib.sha256(json.dumps(facts).encode()), self.network.state_dict()
         for name in sorted(state):

@@ -16,11 +16,14 @@ from msvq.core.errors import BadInput, first_line
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone, register_backbone
 from msvq.model.initial import match_state_dict, named_there, read_weights
+from msvq.model.libraries import first_sentence, silence_hub, timm_input
 from msvq.model.pooling import Encoder
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 CONFIG, PROCESSOR, MANIFEST = "config.json", "preprocessor_config.json", "manifest.json"
+CROP_FIRST = "crop_first"  # in PROCESSOR: whether the centre square is resized, and not all of the picture
+INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers, which PROCESSOR has
 HUB = "hf:"
 
 
@@ -79,9 +82,15 @@ def _load_export(folder: Path, name: str, config: dict[str, Any], backbone: str 
     if config["format"] == "torchscript":
         raise BadInput(f"{name} is an archive of code (TorchScript), which is not run; export it in another format")
     processor = _read(folder / PROCESSOR, name)
-    size, resize = int(processor["crop_size"]["height"]), int(processor["size"]["shortest_edge"])
-    mean, std = processor["image_mean"], processor["image_std"]
-    how = Preprocessing(size=size, resize=None if resize == size else resize, mean=mean, std=std)
+    size, side = int(processor["crop_size"]["height"]), next(iter(processor["size"].values()))
+    how = Preprocessing(
+        size=size,
+        resize=None if processor.get(CROP_FIRST, side == size) else side,
+        interpolation=INTERPOLATIONS[processor["resample"]],
+        squash="height" in processor["size"],
+        mean=processor["image_mean"],
+        std=processor["image_std"],
+    )
     file = ONNX if config["format"] == "onnx" else WEIGHTS
     content = folder / file
     if not content.is_file() or _sha256(content) != manifest["sha256"][file]:
@@ -122,16 +131,13 @@ def _settings(values: dict[str, Any], backbone: str | None) -> BackboneSettings:
 
 def _load_timm(folder: Path, name: str, config: dict[str, Any]) -> LoadedEncoder:
     """A model as timm keeps them on the hub: `architecture`, and `pretrained_cfg` with how to feed it."""
-    known = config["pretrained_cfg"]
-    size = int(known["input_size"][1])
-    resize = int(size / float(known.get("crop_pct") or 1))
-    how = Preprocessing(size=size, resize=None if resize == size else resize, mean=known["mean"], std=known["std"])
+    how = Preprocessing(**timm_input(config["pretrained_cfg"]))
     settings = BackboneSettings(name=f"timm:{config['architecture']}")
     if not (folder / WEIGHTS).is_file():
         raise BadInput(f"{name} has no {WEIGHTS}; there is nothing to load")
-    network = make_backbone(settings, size)
+    network = make_backbone(settings, how.size)
     fill(network, read_weights(folder / WEIGHTS), name)
-    return LoadedEncoder(name, freeze(network), how, settings, train_size=size, feature_dim=network.feature_dim)
+    return LoadedEncoder(name, freeze(network), how, settings, train_size=how.size, feature_dim=network.feature_dim)
 
 
 def fill(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> str:
@@ -148,6 +154,7 @@ def hub_library(repository: str) -> tuple[Any, Any]:
         hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
     except ImportError:
         raise BadInput(f"{HUB}{repository} needs huggingface_hub; pip install 'msvq[hf]' gives it") from None
+    silence_hub()
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise BadInput(f"{repository!r} is no name of a model on the hub; it is OWNER/NAME")
     return hub, errors
@@ -173,7 +180,7 @@ def fetch_folder(repository: str) -> Path:
         absent = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
         if absent:
             raise BadInput(f"{name} is neither an export of msvq nor a timm model: it lacks files of theirs") from None
-        told = first_line(error, 200)
+        told = first_sentence(error)
         raise BadInput(f"{name} cannot be fetched and is not in the cache ({told}); is there a network?") from error
     return config.parent
 

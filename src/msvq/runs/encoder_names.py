@@ -56,7 +56,7 @@ def find_run(name: EncoderName, *, backbone: str | None = None) -> RunDir | None
     if place.suffix or len(place.parts) > 1:
         raise BadInput(f"there is no file or folder {str(name)!r}; {WAYS}")
     known = [PIXELS, *(entry.name for entry in list_pretrained())]
-    raise unknown("encoder", str(name), known, more=WAYS)
+    raise BadInput(f"{unknown('encoder', str(name), known)}; {WAYS}")
 
 
 def load_encoder(name: EncoderName, checkpoint: str = "last", *, backbone: str | None = None) -> LoadedEncoder:

@@ -140,10 +140,11 @@ def open_for(
     the run's own pictures are now.
     """
     settings, own = _data_settings(run, data, data_root, moved=moved)
+    resizing = None
     if run is None and preprocessing is not None:
-        settings = _sized(settings, preprocessing)
+        settings, resizing = _sized(settings, preprocessing), preprocessing.resizing
     check_source(settings.source)
-    dataset = open_dataset(settings, download=download, display=display)
+    dataset = open_dataset(settings, resizing=resizing, download=download, display=display)
     recorded = {} if run is None else run.environment()
     if own and not moved and recorded.get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
         display.note(
@@ -189,9 +190,10 @@ def open_beside(
 ) -> ImageDataset:
     """The pictures that an encoder is judged on, as another one is fed with them."""
     settings, own = _data_settings(encoder.run, data, data_root)
+    resizing = None
     if not other.guessed and not (own and other.name == UNTRAINED):
-        settings = _sized(settings, other.preprocessing)
-    dataset = open_dataset(settings, display=display)
+        settings, resizing = _sized(settings, other.preprocessing), other.preprocessing.resizing
+    dataset = open_dataset(settings, resizing=resizing, display=display)
     dataset = dataset if other.guessed else prepared(dataset, other.preprocessing)
     if other.name == UNTRAINED:
         device = next(other.network.parameters()).device
@@ -201,4 +203,4 @@ def open_beside(
 
 def prepared(dataset: ImageDataset, how: Preprocessing) -> ImageDataset:
     """The data set with its test pictures fed to an encoder as that knows them."""
-    return replace(dataset, mean=how.mean, std=how.std, test_size=how.size, resize=how.resize)
+    return replace(dataset, mean=how.mean, std=how.std, test_size=how.size, resizing=how.resizing)

@@ -52,9 +52,9 @@ def compute_features(
     advance: Advance = lambda num: None,
 ) -> Iterator[Shard]:
     """A shard of each stretch of positions. Decoding goes on across them, while the network works."""
-    batch_size = -(-batch_size // CHUNK) * CHUNK
+    batch_size, how = -(-batch_size // CHUNK) * CHUNK, encoder.preprocessing
     chunks = (chunk for stretch in stretches for chunk in _cut(stretch, CHUNK))
-    with closing(source.decoded(chunks, encoder.preprocessing.side, workers=workers)) as results:
+    with closing(source.decoded(chunks, how.side, how.resizing, workers=workers)) as results:
         for stretch in stretches:
             features: list[NDArray[np.float32]] = []
             skipped: dict[int, str] = {}

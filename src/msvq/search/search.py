@@ -120,7 +120,8 @@ def _embed_files(option: str, paths: Sequence[Path], encoder: LoadedEncoder) -> 
     """Unit features [d] of files, read in a process of their own: a query may be any file."""
     if not paths:
         return {}
-    (result,) = open_files(paths).decoded([np.arange(len(paths))], encoder.preprocessing.side, workers=1)
+    how = encoder.preprocessing
+    (result,) = open_files(paths).decoded([np.arange(len(paths))], how.side, how.resizing, workers=1)
     for index, reason in result.reasons.items():
         raise BadInput(f"{option} {str(paths[index])!r} {reason}; name a picture that can be read")
     return dict(zip(paths, unit_rows(encoder(result.rows)), strict=True))

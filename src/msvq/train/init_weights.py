@@ -18,7 +18,7 @@ from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
 from msvq.runs.encoder import read_weights as read_own_weights
 from msvq.runs.encoder_folder import is_folder, load_folder
-from msvq.runs.encoder_names import is_name, load_encoder
+from msvq.runs.encoder_names import check_no_code, is_name, load_encoder
 from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
 
 LISTED = 12  # names of what was left out
@@ -103,4 +103,5 @@ def weights_at(path: Path) -> dict[str, Tensor]:
             f"there is nothing to start from at --init {str(path)!r}; give a file of weights, the directory of a run, "
             f"'library' for the weights of torchvision or timm, or another encoder's name"
         )
+    check_no_code(path)
     return read_weights(path)

@@ -105,6 +105,10 @@ def pretrain(
         if data.stream is not None:
             data.stream.on_lost = lambda name, reason: add_skipped(out, name, reason, console)
 
+        # --- fetch what it starts from
+        with errors_on_all_ranks():
+            init = load_initial_weights(config, data.size) if saved is None else None  # else the checkpoint counts
+
         # --- fit the run to the time there is
         if saved is None and flags.seconds is not None:
             ends, trial = started + flags.seconds, partial(open_trial, data, device, flags.kept(config))
@@ -116,7 +120,6 @@ def pretrain(
 
         # --- build the method
         with errors_on_all_ranks():
-            init = load_initial_weights(config, data.size) if saved is None else None  # else the checkpoint counts
             keep = flags.kept(config) if saved is None else None
             config, method, loader, notes = prepare(config, data, device, keep, init)
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"

@@ -17,6 +17,7 @@ from msvq.data.sources.folders import FileImages, list_folder
 from msvq.data.sources.hub import PREFIX, HubImages, open_hub
 from msvq.data.sources.lists import LISTS, list_file
 from msvq.data.store import ImageDataset, ImageSplit, Triple
+from msvq.data.to_rgb import Resizing
 
 PATTERNS_TRAIN, PATTERNS_TEST = 10_000, 2_000
 SOURCES = ("patterns", *BENCHMARKS)
@@ -56,11 +57,17 @@ def absolute(source: str) -> str:
     return str(expanduser(source).absolute())
 
 
-def open_dataset(settings: DataSettings, *, download: bool = False, display: Display | None = None) -> ImageDataset:
-    """The data set that the settings name: in memory, packed and mapped, or streamed."""
+def open_dataset(
+    settings: DataSettings,
+    *,
+    resizing: Resizing | None = None,
+    download: bool = False,
+    display: Display | None = None,
+) -> ImageDataset:
+    """The data set that the settings name: in memory, packed and mapped, or streamed; files fitted by `resizing`."""
     display = display or Display()
     source = find_images(settings, download=download, display=display)
-    return source.open(plan_data(settings, source), display)
+    return source.open(replace(plan_data(settings, source), resizing=resizing), display)
 
 
 def find_images(

@@ -17,6 +17,7 @@ from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD, record_of
 from msvq.data.sources.base import DataPlan, ImageSource, Positions, SplitName, hold_out
 from msvq.data.store import ImageDataset, ImageSplit, random_subset
+from msvq.data.to_rgb import Resizing
 from msvq.data.workers import Result
 
 ARRAYS = (".npz", ".npy")
@@ -95,7 +96,9 @@ class ArrayImages(ImageSource):
         train, test = min(self.train.shape[1:3]), min(self.test.shape[1:3])
         return [train if i < len(self.train) else test for i in positions]
 
-    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+    def decoded(
+        self, portions: Iterable[Positions], side: int, resizing: Resizing | None = None, *, workers: int | None = None
+    ) -> Generator[Result]:
         """Pixels of each portion as they are, whatever `side`."""
         for rows in portions:
             train = rows < len(self.train)

@@ -19,6 +19,7 @@ from msvq.data.decode import header_size
 from msvq.data.pack import is_packed, open_pack, pack_bytes
 from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset
 from msvq.data.stream import DecodingStream, StreamedSplit
+from msvq.data.to_rgb import Resizing
 from msvq.data.workers import Result, Workers, chunked, perform
 
 TEST_NAMES = ("test", "testing", "val", "valid", "validation")
@@ -50,6 +51,7 @@ class DataPlan:
     size: int  # side of a training crop
     test_size: int
     stats: tuple[Triple, Triple] | None = None  # mean and deviation of the channels; None: the training pictures' own
+    resizing: Resizing | None = None  # of files, as a library does it
 
     @property
     def side(self) -> int:
@@ -111,10 +113,13 @@ class ImageSource(ABC):
         """The shorter side of a few pictures in pixels; 0 where it cannot be told."""
 
     @abstractmethod
-    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+    def decoded(
+        self, portions: Iterable[Positions], side: int, resizing: Resizing | None = None, *, workers: int | None = None
+    ) -> Generator[Result]:
         """Pixels uint8 [n, H, W, 3] of each portion, in order, and why some are empty.
 
-        Files come as side x side, from so many `workers` (None: one per core; 0: decoded by this process).
+        Files come as side x side, from so many `workers` (None: one per core; 0: decoded by this process), fitted by
+        `resizing` where an encoder's library would.
         """
 
     @abstractmethod
@@ -206,14 +211,16 @@ class EncodedSource(ImageSource):
         """By the headers alone; 0 where one cannot be read."""
         return [min(header_size(self[i]) or (0,)) for i in positions]
 
-    def decoded(self, portions: Iterable[Positions], side: int, *, workers: int | None = None) -> Generator[Result]:
+    def decoded(
+        self, portions: Iterable[Positions], side: int, resizing: Resizing | None = None, *, workers: int | None = None
+    ) -> Generator[Result]:
         """Centre squares uint8 [n, side, side, 3] of each portion."""
         chunks = ([self[int(i)] for i in rows] for rows in portions)
         if workers == 0:
-            yield from (perform("decode", chunk, side) for chunk in chunks)
+            yield from (perform("decode", chunk, side, None, resizing) for chunk in chunks)
             return
         with closing(Workers(workers)) as pool:
-            yield from pool.map("decode", chunks, side=side)
+            yield from pool.map("decode", chunks, side=side, resizing=resizing)
 
     def examined(self, workers: int | None = None) -> Generator[Result]:
         """Records of all pictures, by worker processes."""
@@ -230,6 +237,7 @@ class EncodedSource(ImageSource):
         pack = open_pack(
             self,
             side=plan.side,
+            resizing=plan.resizing,
             pixels=settings.mode != "stream",
             max_skipped=settings.max_skipped,
             num_workers=settings.workers,
@@ -242,7 +250,9 @@ class EncodedSource(ImageSource):
             pictures, stream = ImageSplit(pack.images, self.labels[pack.kept], pack.names), None
         else:
             max_lost = max(0, int(settings.max_skipped * len(self)) - len(pack.skipped))
-            stream = DecodingStream(self, side=plan.side, max_lost=max_lost, num_workers=settings.workers)
+            stream = DecodingStream(
+                self, side=plan.side, resizing=plan.resizing, max_lost=max_lost, num_workers=settings.workers
+            )
             pictures = StreamedSplit(stream, self.labels[pack.kept], self.names, rows=np.asarray(pack.kept))
         notes = list(self.notes)
         if bad := len(pack.skipped):
