@@ -221,6 +221,18 @@ def test_bad_pictures_make_no_noise(workers: Workers, encode: Encode, capfd: pyt
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate"])
+def test_libtiff_is_silent_here_and_there(
+    workers: Workers, paint: Paint, encode: Encode, capfd: pytest.CaptureFixture[str], compression: str
+) -> None:
+    whole = bytearray(encode(paint(64, 64), "TIFF", compression=compression))
+    whole[100:-300:60] = bytes(len(whole[100:-300:60]))
+    for result in (perform("decode", [bytes(whole)], 8), *workers.map("decode", [[bytes(whole)]], side=8)):
+        assert result.reasons == {0: "is damaged: decoder error -2"}
+    os.write(2, b"the rest is heard")
+    assert capfd.readouterr() == ("", "the rest is heard")
+
+
 def run_script(folder: Path, text: str) -> "subprocess.Popen[str]":
     path = folder / "script.py"
     path.write_text(text)

@@ -147,17 +147,21 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
     sample, features = data.train.subsample(SAMPLE), feature_function(data, device, "fp32")
     features(encoder, sample)
     per_picture = _seconds(lambda: features(encoder, sample), device) / len(sample)
-    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
-    looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
-    tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
-    finish = FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
     return Pace(
         [(stage, seconds) for stage, seconds, _ in timed],
         look,
-        finish,
+        seconds_to_finish(per_picture, data, settings),
         len(trainer.loader),
         any(busy for *_, busy in timed),
     )
+
+
+def seconds_to_finish(per_picture: float, data: ImageDataset, settings: Settings) -> float:
+    """From the last step to the report: kNN, neighbours, map and changed copies, by the seconds of a feature."""
+    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
+    looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
+    tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
+    return FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
 
 
 def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
