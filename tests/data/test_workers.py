@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.living import is_running
 
 from msvq.data.workers import Result, Target, Task, Workers, _Worker, available_cores, perform
 
@@ -53,14 +54,6 @@ def joined(results: Iterable[Result]) -> Result:
 
 def pids(workers: Workers) -> list[int]:
     return [worker.process.pid for worker in workers._started.workers]
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it is not merely waiting to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tests.living import children_of, is_running
 
 import msvq
 from msvq.cli import main
@@ -44,19 +45,6 @@ def wait_for(cell: Path, steps: int, process: "subprocess.Popen[bytes]") -> None
     while max((line["step"] for line in read_metrics(cell / "metrics.jsonl")), default=0) < steps:
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.05)
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that it has started."""
-    return [int(n) for path in Path(f"/proc/{pid}/task").glob("*/children") for n in path.read_text().split()]
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it is not merely waiting to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until_gone(pids: list[int]) -> None:
