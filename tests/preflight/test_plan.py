@@ -165,7 +165,7 @@ def test_the_plan_shows_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert code == 0, err
     assert "training, 1 epoch " in out and "after the last step" in out
     assert "It fits, and takes" in out
-    told = "The best for less time: msvq pretrain --data patterns --budget 2s --set backbone.width=4"
+    told = "The best for less time: msvq pretrain --data patterns --method msvq --budget 2s --set backbone.width=4"
     assert told in out.replace("\n", " ")
 
 

@@ -75,6 +75,14 @@ def test_verdict_has_a_sign_a_word_and_advice(run: Path) -> None:
     assert "<b>33.0 %</b><span>after training</span>" in page
 
 
+def test_one_accuracy_is_told_alike_wherever_it_stands(run: Path) -> None:
+    change_log(run, lambda line: {**line, "knn_top1": 15.549999475479126} if "knn_top1" in line else line)
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    write_json(run / "eval" / "knn.json", knn | {"top1": 15.55})
+    page = page_of(run)
+    assert "<b>15.6 %</b><span>after training</span>" in page and "<td>15.6 %</td>" in page
+
+
 def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path) -> None:
     shown = re.findall(r"<div><b>([^<]*)</b><span>([^<]*)</span></div>", page_of(run))
     assert shown == [

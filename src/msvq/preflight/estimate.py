@@ -20,7 +20,7 @@ from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, time_steps
 from msvq.preflight.trial_run import Trial, open_trial
-from msvq.train.budget import seconds_to_finish, stages
+from msvq.train.budget import BUSY_SENTENCE, STARVED, seconds_to_finish, stages
 from msvq.train.monitors import is_due
 from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
@@ -129,7 +129,11 @@ def estimate(
         if available is not None and expected is not None and expected > ROOM * available:
             notes.append(f"a whole batch may not fit into memory: steps of {few} of its {pictures} pictures were timed")
             pictures, peak = few, expected
+        started, computed = time.perf_counter(), time.process_time()
         resolutions = _time_steps(trial, steps, pictures, display, what)
+        waited = time.process_time() - computed < STARVED * (time.perf_counter() - started)
+        if waited and device.type == "cpu" and settings.data.mode != "stream":  # which waits for other processes
+            notes.append(BUSY_SENTENCE)
         training = trainer.total_steps * sum(r["share_of_run"] * r["seconds"] for r in resolutions)
         with display.busy(f"timing the evaluation{what}"):
             one, finish = _time_evaluation(trial)

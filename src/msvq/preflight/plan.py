@@ -125,7 +125,10 @@ def shorter_commands(flags: Flags, needs: Estimate, out: str | Path | None) -> l
     if needs.time.total <= A_WHILE:
         return []
     others = [text for text in flags.overrides if text.partition("=")[0].strip() not in ("train.epochs", "train.steps")]
-    free = replace(flags, recipe=None, epochs=None, overrides=others, data=needs.settings.data.source)
+    options = any(text.strip().startswith("method.") for text in others)  # they are of the method that was planned
+    method = needs.settings.method_name if options else flags.method
+    source = needs.settings.data.source
+    free = replace(flags, recipe=None, epochs=None, overrides=others, data=source, method=method)
     return [pretrain_command(replace(free, budget=budget), out, download=needs.absent) for budget in fitting[-2:]]
 
 

@@ -27,6 +27,7 @@ WARM_UP = 2  # steps that are not counted: they allocate memory and choose kerne
 LEAST_STEPS, MOST_STEPS, ENOUGH = 3, 50, 1.0  # timed at each size of crop, and seconds that are enough
 BUSY = 1.5  # times the fastest step: a median above it is of a machine that does something else, too
 STARVED = 0.75  # share of a step in which a processor computes it: with less, others have the processor
+BUSY_SENTENCE = "the machine is busy with something else, so this pace is not to be trusted"
 SAMPLE = 256  # pictures whose features are taken
 FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
 
@@ -76,7 +77,7 @@ class Fitted(NamedTuple):
         ]
         lines.append(f"plan: what to expect: {expectation(self.num_steps)}")
         if pace.busy:
-            lines.append("note: the machine is busy with something else, so this pace is not to be trusted")
+            lines.append(f"note: {BUSY_SENTENCE}")
         return lines
 
 
