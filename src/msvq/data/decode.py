@@ -32,6 +32,7 @@ MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pi
 MAX_BYTES = 2**30  # of a file: more than MAX_PIXELS take, even if they are not compressed
 PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
 GONE = "is not there"
+_SILENCE = threading.Lock()  # standard error is the process's: two threads would put back each other's silence
 
 # What `examine` finds out about a picture.
 IMAGE_RECORD = np.dtype(
@@ -45,9 +46,6 @@ IMAGE_RECORD = np.dtype(
         ("thumbnail", "u1", (8, 8, 3)),
     ]
 )
-
-
-_SILENCE = threading.Lock()
 
 
 class Unreadable(Exception):
@@ -168,7 +166,7 @@ def _read(content: bytes, side: int) -> Image.Image:
 @contextmanager
 def libtiff_silent() -> Iterator[None]:
     """Keep what libtiff prints about a picture from standard error: the picture's name is not in it."""
-    with _SILENCE:  # one at a time, or the second would put back the silence of the first
+    with _SILENCE:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
             kept = os.dup(2)
             os.dup2(nowhere.fileno(), 2)
