@@ -58,8 +58,8 @@ def settings_page() -> str:
             parts.append(f"What an optimiser takes where nothing else is said:\n\n{_optimisers()}")
     parts.append(
         "## method\n\n`method.name` chooses the method, as `--method` does; the other keys are the keywords of its "
-        "constructor: see [methods and their keywords](methods.md). `method_defaults` holds a recipe's values for each "
-        "method.\n"
+        "constructor: see [methods and their keywords](methods.md). A recipe may have values for each method in "
+        "`method_defaults`; a run keeps those of its own.\n"
     )
     parts.append("## Protocols\n\nOf `msvq evaluate --protocol NAME --set key=value`; these stand in no recipe.\n")
     for name, protocol in PROTOCOLS.items():

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from PIL import Image
+from tests.living import children_of
 
 from faults.small import SETTINGS, Child, Row, assert_same, train, undisturbed
 from msvq.data.patterns import make_patterns
@@ -134,7 +135,7 @@ def dead_worker(folder: Path, quick: bool) -> Row:
             child = Child(partial(train, out, data=str(root), overrides=STREAM, epochs=2))
             killed = 0  # one after the other: a picture on which two processes die in a row would be skipped
             while (code := child.ended()) is None:
-                workers = _children(child.pid)
+                workers = children_of(child.pid)
                 if has_checkpoint(out) and workers and killed < 3:
                     os.kill(workers[0], signal.SIGKILL)
                     killed += 1
@@ -144,14 +145,6 @@ def dead_worker(folder: Path, quick: bool) -> Row:
             num += killed
             assert_same(whole, out)
     return Row("decoding process killed", num, "its pictures decoded by another; equal to the bit")
-
-
-def _children(pid: int) -> list[int]:
-    """The processes that any of its threads has started."""
-    try:
-        return [int(n) for path in Path(f"/proc/{pid}/task").glob("*/children") for n in path.read_text().split()]
-    except OSError:
-        return []
 
 
 def lost_picture(folder: Path, quick: bool) -> Row:

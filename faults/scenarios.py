@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from faults import damaged, disks, processes, sudden
+from faults import bare, damaged, disks, processes, sudden
 from faults.small import Row
 
 SCENARIOS: dict[str, Callable[[Path, bool], Row | list[Row]]] = {
@@ -18,6 +18,11 @@ SCENARIOS: dict[str, Callable[[Path, bool], Row | list[Row]]] = {
     "dead_worker": processes.dead_worker,
     "lost_picture": processes.lost_picture,
     "planted": processes.planted,
+    "orphans": bare.orphans,
+    "endless": bare.endless,
+    "unprinted": bare.unprinted,
+    "homeless": bare.homeless,
+    "little_memory": bare.little_memory,
     "not_a_number": sudden.not_a_number,
     "clock": sudden.clock,
 }

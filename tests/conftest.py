@@ -28,6 +28,7 @@ SLOW = (
     "tests/test_current_folder.py",
     "tests/docs/test_commands.py::test_a_page_can_be_followed",
     "tests/test_faults.py",
+    "tests/test_bare_machine.py",
     "tests/reproduce/test_sweep.py::test_a_sweep_is_killed_half_way_and_continued",
     "tests/train/test_trainer.py",
     "tests/export/test_export.py::test_a_format_is_loaded_by_its_own_library",

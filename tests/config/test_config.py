@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from msvq.config.resolve import read_recipe, recipe_names, resolve
+from msvq.config.resolve import read_config, read_recipe, recipe_names, resolve
 from msvq.config.settings import OF_OPTIMISER, OTHER_OPTIMISERS, TrainSettings
 from msvq.core.errors import BadInput
 from msvq.core.schema import known_keys
@@ -104,6 +104,15 @@ def test_the_defaults_of_a_method_can_be_set() -> None:
     assert resolve(recipe="cifar10", method="sce", overrides=overrides).method_options["temp"] == 0.7
     shared = resolve(recipe="demo", method="co2", overrides=["method_defaults.mocov2.momentum=0.5"])  # one YAML block
     assert shared.method_options["momentum"] == 0.99
+
+
+def test_a_run_writes_down_its_own_method_alone_and_older_files_open(tmp_path: Path) -> None:
+    written = resolve(recipe="cifar10", method="sce")
+    text, path = written.to_yaml(), tmp_path / "config.yaml"
+    assert "method_defaults" not in text and "mocov2" not in text
+    path.write_text(text + "method_defaults: {simclr: {temp: 0.3}}\n")
+    assert read_config(path) == resolve(recipe=path) == written
+    assert resolve(recipe=path, method="simclr").method_options["temp"] == 0.3
 
 
 def test_a_recipes_own_block_beats_its_defaults(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.living import is_running
 
 from msvq.data.workers import Result, Task, Workers, _Worker, available_cores, perform
 
@@ -53,14 +54,6 @@ def joined(results: Iterable[Result]) -> Result:
 
 def pids(workers: Workers) -> list[int]:
     return [worker.process.pid for worker in workers._started.workers]
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it is not merely waiting to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 5) -> bool:
@@ -217,6 +210,18 @@ def test_bad_pictures_make_no_noise(workers: Workers, encode: Encode, capfd: pyt
     assert 0 < len(result.reasons) < len(bad)
     assert 0 not in result.reasons
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate"])
+def test_libtiff_is_silent_here_and_there(
+    workers: Workers, paint: Paint, encode: Encode, capfd: pytest.CaptureFixture[str], compression: str
+) -> None:
+    whole = bytearray(encode(paint(64, 64), "TIFF", compression=compression))
+    whole[100:-300:60] = bytes(len(whole[100:-300:60]))
+    for result in (perform("decode", [bytes(whole)], 8), *workers.map("decode", [[bytes(whole)]], side=8)):
+        assert result.reasons == {0: "is damaged: decoder error -2"}
+    os.write(2, b"the rest is heard")
+    assert capfd.readouterr() == ("", "the rest is heard")
 
 
 def run_script(folder: Path, text: str) -> "subprocess.Popen[str]":

@@ -15,7 +15,7 @@ from msvq.core.console import Display, duration
 from msvq.evaluate.knn import SIMILARITIES
 from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _state_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.preflight.plan import advise, gigabytes, plan
+from msvq.preflight.plan import advise, gigabytes, plan, shorter_commands
 from msvq.preflight.trial_run import open_trial
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
@@ -45,7 +45,7 @@ def test_the_numbers_add_up(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
     assert (seconds["steps_per_epoch"], seconds["epochs"], seconds["evaluations"]) == (2, 6, 3)  # epochs 0, 4 and 6
     assert seconds["training"] == pytest.approx(12 * seconds["resolutions"][0]["seconds"])
     assert seconds["epoch"] == pytest.approx(seconds["training"] / 6)
-    parts = (seconds["training"], seconds["evaluation"], seconds["checkpoints"])
+    parts = (seconds["training"], seconds["evaluation"], seconds["checkpoints"], seconds["finish"])
     assert all(part > 0 for part in parts)
     assert seconds["total"] == pytest.approx(sum(parts))
     assert memory["needed"] >= memory["peak"] > 0
@@ -120,7 +120,7 @@ def test_what_may_not_fit_is_tried_with_a_part_of_the_batch() -> None:
 
 def imagined(*, peak: float, seconds: float = 60.0, evaluation: float = 1.0, available: int = 23 * 10**9) -> Estimate:
     """The needs of a run of 200 epochs of 256 pictures, without a machine."""
-    time = Time([], 100, 20_000, 200, seconds / 200, seconds, evaluation, 201, 0.0, 0.0)
+    time = Time([], 100, 20_000, 200, seconds / 200, seconds, evaluation, 201, 0.0, 0.0, 0.0)
     memory = Memory(int(peak), before=10**9, fixed=10**9, evaluation=0, unheld=0)
     return Estimate(resolve(recipe="cifar10"), time, memory, Disk(10**8, 10**7, 0), available, divisions=(2, 4, 8))
 
@@ -133,6 +133,7 @@ def advice(needs: Estimate) -> list[str]:
 def test_less_of_a_batch_at_once() -> None:
     assert imagined(peak=20e9).memory.with_batch(1 / 2) == 11 * 10**9  # type: ignore[union-attr]
     assert advice(imagined(peak=20e9)) == ["It fits."]
+    assert advice(imagined(peak=20e9, seconds=9720)) == ["It fits, and takes 2.7 h."]
     lines = advice(imagined(peak=30e9))
     start = "memory: 30.0 GB needed, 23.0 GB there: "
     assert f"{start}--set train.batch_size=128 needs some 16.0 GB, and learns differently" in lines
@@ -144,6 +145,28 @@ def test_less_of_a_batch_at_once() -> None:
 def test_a_shorter_run() -> None:
     days = imagined(peak=1e9, seconds=8 * 86400)
     assert advice(days) == ["200 epochs take 8.0 days: --epochs 10 takes 9.6 h"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budgets"), [(1500, []), (2000, ["10m"]), (9720, ["20m", "1h"]), (8 * 86400, ["1h", "8h"])]
+)
+def test_what_takes_a_while_is_proposed_with_less_time(seconds: float, budgets: list[str]) -> None:
+    asked = Flags(recipe="cifar10", epochs=200, overrides=["train.epochs=200", "data.limit=900"])
+    commands = shorter_commands(asked, imagined(peak=1e9, seconds=seconds), "runs/x")
+    assert commands == [
+        f"msvq pretrain --data cifar10 --budget {budget} --set data.limit=900 --out runs/x" for budget in budgets
+    ]
+
+
+def test_the_plan_shows_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("msvq.preflight.plan.A_WHILE", 1e-3)
+    monkeypatch.setattr("msvq.preflight.plan.BUDGETS", {"2s": 1e-3})
+    code, out, err = answer(capsys, "plan", "--epochs", "1", "--steps", "3", *flags(*SMALL))
+    assert code == 0, err
+    assert "training, 1 epoch " in out and "after the last step" in out
+    assert "It fits, and takes" in out
+    told = "The best for less time: msvq pretrain --data patterns --method msvq --budget 2s --set backbone.width=4"
+    assert told in out.replace("\n", " ")
 
 
 def test_less_evaluation() -> None:

@@ -75,6 +75,14 @@ def test_verdict_has_a_sign_a_word_and_advice(run: Path) -> None:
     assert "<b>33.0 %</b><span>after training</span>" in page
 
 
+def test_one_accuracy_is_told_alike_wherever_it_stands(run: Path) -> None:
+    change_log(run, lambda line: {**line, "knn_top1": 15.549999475479126} if "knn_top1" in line else line)
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    write_json(run / "eval" / "knn.json", knn | {"top1": 15.55})
+    page = page_of(run)
+    assert "<b>15.6 %</b><span>after training</span>" in page and "<td>15.6 %</td>" in page
+
+
 def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path) -> None:
     shown = re.findall(r"<div><b>([^<]*)</b><span>([^<]*)</span></div>", page_of(run))
     assert shown == [
@@ -125,8 +133,8 @@ def test_every_state_has_a_sign_and_a_word_and_only_good_is_green(run: Path, sta
 
 def test_results_in_a_table(run: Path) -> None:
     page = page_of(run)
-    assert "<b>61.5 %</b>" in page
-    assert "<b>70.0 ± 0.2 %</b>" in page  # 0.25, to even
+    assert "<td>61.5 %</td>" in page
+    assert "<td>70.0 ± 0.2 %</td>" in page  # 0.25, to even
     assert "best epoch 70.5 %, 2 seeds" in page
     assert "from scratch 60.0 %, 10 % of the labels" in page
 
@@ -151,7 +159,7 @@ def test_demo_rows_are_the_big_numbers(run: Path) -> None:
 def test_false_negatives(run: Path) -> None:
     page = page_of(run)
     section = page[page.index("<h2>False negatives</h2>") :]
-    assert '<th scope="row">all of them together</th><td><b>2.75</b></td>' in section
+    assert '<th scope="row">all of them together</th><td>2.75</td>' in section
     assert "<td>409.3</td>" in section
     assert "10.0 % of the queue shows the class of the query" in section
     gallery = section[section.index('<div class="gallery">') : section.index("The worst pairs")]
@@ -198,6 +206,29 @@ def test_values_that_are_no_numbers_are_left_out(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "eval", "epoch": 4, "step": 140, "knn_top1": NaN, "rank": null}\n')
     assert "kNN accuracy over epoch: from 30 to 33 %" in page_of(run)
+
+
+def test_a_column_has_a_number_and_bold_needs_two(run: Path) -> None:
+    other = make_run(run.parent / "other", method="mocov2")
+    (other / "eval" / "linear.json").unlink()
+    analysis = json.loads((other / "eval" / "analysis.json").read_text())
+    write_json(other / "eval" / "analysis.json", analysis | {"verdict": {}})
+    page = page_of(run, other)
+    table = page[page.index("What was measured") :].partition("</table>")[0]
+    assert "<b>33.0 %</b>" in table and "<td>70.0 %</td>" in table and "<th>verdict</th>" in table
+    write_json(run / "eval" / "analysis.json", {"false_negatives": {"all": {"found": None, "entropy": 1.5}}})
+    page = page_of(run, other)
+    assert "<th>verdict</th>" not in page
+    section = page[page.index("<h2>False negatives</h2>") :].partition("</table>")[0]
+    assert section.count("<th>") == 2 and "<td>1.50</td>" in section
+
+
+def test_every_picture_says_what_it_is(run: Path) -> None:
+    told = re.findall(r'<img src="data:[^"]*" alt="([^"]*)"', page_of(run))
+    assert told and "" not in told and "picture" not in told
+    assert any(words.endswith("picture 1") for words in told)
+    assert any(words.endswith("neighbour 2 of picture 1 before training") for words in told)
+    assert any(words.endswith("found 1 of query 2 by view3") for words in told)
 
 
 def test_several_runs_are_compared(run: Path) -> None:
@@ -291,7 +322,7 @@ def test_without_a_confusion_matrix_the_page_has_all_else(run: Path) -> None:
     write_json(run / "eval" / "knn.json", knn)
     page = page_of(run)
     assert "Which classes are confused?" not in page
-    assert "<b>61.5 %</b>" in page
+    assert "<td>61.5 %</td>" in page
 
 
 def test_a_full_page_is_small(run: Path) -> None:

@@ -4,8 +4,10 @@ import errno
 import signal
 import sys
 import traceback
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from difflib import get_close_matches
-from typing import Annotated, Any, get_args
+from pathlib import Path
+from typing import Annotated, Any, TextIO, cast, get_args
 
 import typer
 from rich.console import Console
@@ -14,9 +16,10 @@ from typer.models import OptionInfo
 
 from msvq.cli import evaluate, info, pictures, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
-from msvq.core.console import say
-from msvq.core.errors import BadInput
-from msvq.core.launch import is_main_process, refuse_planted_driver
+from msvq.core.console import TolerantStream, say
+from msvq.core.errors import BadInput, first_line
+from msvq.core.files import home
+from msvq.core.launch import is_main_process, open_closed_streams, refuse_planted_driver
 from msvq.core.version import __version__
 
 __all__ = ["app", "main"]
@@ -40,6 +43,7 @@ PANELS = {
     "What": ("recipe", "method", "backbone", "init", "settings"),
     "Where it runs": ("device", "precision", "compiled", "seed"),
 }
+LEAVE_FILES = ("demo", "pretrain", "reproduce")  # what they print is not what they are for
 TASK_OF = {command: task for task, names in TASKS.items() for command in names}
 
 
@@ -65,31 +69,65 @@ UsageError: Any = typer.BadParameter.__base__  # its home differs between the ve
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. Bad input is answered with one sentence and exit code 2."""
+    open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
+    out, errors = TolerantStream(sys.stdout), TolerantStream(sys.stderr)
+    with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
+        code = run_command(arguments)
+        out.flush()
+        if out.error is not None and not isinstance(out.error, BrokenPipeError):  # who reads no more knows it
+            say(Console(stderr=True), f"msvq: standard output cannot be written: {out.error.strerror}", "red")
+            if command_of(arguments) not in LEAVE_FILES:
+                code = code or 2
+    sys.exit(code)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run a command, say in a sentence what was wrong, and return the exit code."""
     debug = "--debug" in arguments
     try:
         refuse_planted_driver()
         code = app([a for a in arguments if a != "--debug"], prog_name="msvq", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except (BadInput, UsageError, OSError) as error:
+        return code if isinstance(code, int) else 0
+    except (BadInput, UsageError, OSError, MemoryError, ImportError) as error:
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
         if type(error).__name__ == "NoSuchOption":
             sentence = _setting_for(error) or sentence
+        if is_out_of_memory(error):
+            sentence = f"there is too little memory ({first_line(error, 120)}); does 'ulimit -v' keep some from it?"
+        elif isinstance(error, ImportError):  # a mistake of ours, or of the installation
+            raise
         if not sentence or (isinstance(error, UsageError) and not is_main_process()):  # said already
-            sys.exit(2)
+            return 2
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             sentence = _full_disk(arguments)
         elif isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"
+            with suppress(BadInput):  # there is no home
+                place = Path(str(error.filename))
+                if place.is_relative_to(home()) or home().is_relative_to(place):
+                    sentence += " MSVQ_HOME=DIR names another place for what is kept there"
         say(Console(stderr=True), f"msvq: {sentence}", "red")
-        sys.exit(2)
+        return 2
     except (Stopped, KeyboardInterrupt, typer.Abort) as error:
         told = f": {error}" if isinstance(error, Stopped) else ""
         if is_main_process():
             say(Console(stderr=True), f"msvq: interrupted{told}")
-        sys.exit(128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT))
+        return 128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was all that lacked, be it for a library that was to be loaded."""
+    told = str(error).lower()
+    lacking = "failed to map segment" in told or "cannot allocate memory" in told
+    return isinstance(error, MemoryError) or (isinstance(error, OSError | ImportError) and lacking)
+
+
+def command_of(arguments: list[str]) -> str:
+    """The command's name."""
+    return next((word for word in arguments if not word.startswith("-")), "")
 
 
 def _setting_for(error: Any) -> str:
@@ -103,8 +141,7 @@ def _setting_for(error: Any) -> str:
 
 
 def _full_disk(arguments: list[str]) -> str:
-    command = next((word for word in arguments if not word.startswith("-")), "")
-    if command == "pretrain":
+    if command_of(arguments) == "pretrain":
         return "the disk is full; free some space: what was saved is kept, and --resume goes on from there"
     return "the disk is full; free some space, and give the command again"
 

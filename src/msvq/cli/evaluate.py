@@ -279,9 +279,12 @@ def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_
     if audit is None:
         say("the method has no soft labels over a queue, so there is nothing to audit")
     else:
-        table = _table("soft label", "found in top 5", "mass on the class", "entropy")
-        for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]:
-            numbers = (audit[name].get(key) for key in ("found", "mass", "entropy"))
+        rows = {name: audit[name] for name in [*(key for key in audit if key.startswith("view")), "all", "one_hot"]}
+        titles = {"found": "found in top 5", "mass": "mass on the class", "entropy": "entropy"}
+        known = [key for key in titles if any(row.get(key) is not None for row in rows.values())]
+        table = _table("soft label", *(titles[key] for key in known))
+        for name, row in rows.items():
+            numbers = (row.get(key) for key in known)
             table.add_row(name.replace("_", "-"), *("-" if number is None else f"{number:.2f}" for number in numbers))
         console.print(table)
         if audit["same_class_share"] is not None:

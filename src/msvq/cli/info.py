@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
-from msvq.core.console import Display
+from msvq.core.console import Display, counted
 from msvq.core.errors import BadInput, unknown
 
 
@@ -101,7 +101,8 @@ def pretrained(as_json: opt.AsJson = False) -> None:
         told = ", ".join(f"{name} {score:.1f} %" for name, score in scores.items() if score is not None)
         where = f"hf:{entry.hub}, fetched when it is used" if entry.hub else "in the package"
         say = Display(Console()).note
-        say(f"{entry.name}: {entry.method} on {entry.data}, {entry.epochs} epochs{f'; {told}' if told else ''}")
+        trained = f"{entry.method} on {entry.data}, {counted(entry.epochs, 'epoch')}"
+        say(f"{entry.name}: {trained}{f'; {told}' if told else ''}")
         say(f"  licence {entry.licence}; {where}; sha256 {entry.sha256[:16]}")
 
 

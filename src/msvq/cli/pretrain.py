@@ -164,13 +164,14 @@ def plan(
     device: opt.Device = None,
     precision: opt.PrecisionName = None,
     out: Annotated[Path | None, Option(help="Where the run would be: its free space is looked up.")] = None,
-    steps: Annotated[int, Option(help="Training steps to time, at least 3; fewer if they take minutes.")] = 5,
+    steps: Annotated[int, Option(help="Training steps to time, at least 3; fewer if they are slow.")] = 5,
     as_json: opt.AsJsonNotText = False,
 ) -> None:
     """Tell what a run will take of time, memory and disk, and what to change if that is too much.
 
     A few steps are timed; nothing is downloaded, packed or trained. A data set that is not there is planned with
-    made-up pictures of its size and number. Example: msvq plan --recipe cifar10
+    made-up pictures of its size and number. Beside what takes more than half an hour stand commands for less time.
+    Example: msvq plan --recipe cifar10
     """
     from msvq.config.resolve import Flags
     from msvq.preflight import plan as planning

@@ -122,10 +122,15 @@ class Settings(Section):
     augment: AugmentSettings = AugmentSettings()
     backbone: BackboneSettings = BackboneSettings()
     method: dict[str, Any] = Field(default={"name": "msvq"})
-    method_defaults: dict[str, dict[str, Any]] = Field(default={}, repr=False)
     train: TrainSettings = TrainSettings()
     evaluate: EvaluateSettings = EvaluateSettings()
     analyze: AnalyzeSettings = AnalyzeSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_other_methods(cls, values: Any) -> Any:
+        """A recipe's `method_defaults` decide nothing once a method is chosen; runs used to write them down."""
+        return {key: values[key] for key in values if key != "method_defaults"} if isinstance(values, dict) else values
 
     @property
     def method_name(self) -> str:

@@ -1,9 +1,13 @@
 """A bar for work that takes more than a moment, where there is a terminal; a plain line elsewhere."""
 
+import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -38,6 +42,39 @@ def duration(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms"
 
 
+def counted(num: int, noun: str, many: str | None = None) -> str:
+    """So many of something: 1 epoch, 2 epochs; `many`: where an s is not enough."""
+    return f"{num:,} {noun if num == 1 else many or noun + 's'}"
+
+
+class TolerantStream:
+    """A standard stream whose end may be full or gone: what cannot be written is dropped, and the work goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.error: OSError | None = None  # the first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write if that can be."""
+        self._try(partial(self.stream.write, text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush if that can be."""
+        self._try(self.stream.flush)
+
+    def _try(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except OSError as error:
+            self.error = self.error or error
+            with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - there goes what is still held, and all that follows
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+
+
 class Display:
     """Shows how far a piece of work is."""
 
@@ -52,7 +89,13 @@ class Display:
     def busy(self, description: str) -> Iterator[None]:
         """Show that something goes on whose length is not known."""
         if not self.console.is_terminal:
-            yield
+            late = threading.Timer(PATIENCE, self.note, [f"{description} ..."])
+            late.daemon = True
+            late.start()
+            try:
+                yield
+            finally:
+                late.cancel()
             return
         with self.console.status(Text(description)):
             yield

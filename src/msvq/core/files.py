@@ -133,8 +133,11 @@ def is_run(out: Path) -> bool:
 
     That is read from the lines alone, so that a run whose file is damaged somewhere is still one.
     """
+    path = out / "config.yaml"
     try:
-        text = (out / "config.yaml").read_text(encoding="utf-8", errors="replace")
+        if not path.is_file() or not path.stat().st_size:  # a pipe, or a link into /proc, may have no end
+            return False
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
@@ -219,7 +222,12 @@ def home() -> Path:
     """`$MSVQ_HOME`, or `msvq` in the user's cache folder."""
     if chosen := os.environ.get("MSVQ_HOME"):
         return expanduser(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msvq"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msvq"
+    except RuntimeError:
+        raise BadInput(
+            "there is no home directory to keep packed pictures and features in; MSVQ_HOME=DIR names another place"
+        ) from None
 
 
 def downloads() -> Path:

@@ -36,6 +36,18 @@ def safe_path() -> list[str]:
     return kept if str(home) in kept else [str(home), *kept]
 
 
+def open_closed_streams() -> None:
+    """Let standard input, output and error lead nowhere where they are closed: the next file would take their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # its number is the lowest that is free
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
 def refuse_planted_driver() -> None:
     """Raise if the current folder has what PyTorch's CUDA libraries look for there, and would run (libcusparseLt)."""
     name = "libcuda.so.1"

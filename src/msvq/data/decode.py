@@ -2,10 +2,13 @@
 
 import hashlib
 import io
+import os
 import stat
+import threading
 import warnings
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -26,8 +29,10 @@ for _plugin in ("Jpeg", "Png", "Bmp", "Gif", "WebP", "Tiff", "Ppm", "Tga", "Avif
         import_module(f"PIL.{_plugin}ImagePlugin")
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pictures with transparency
+MAX_BYTES = 2**30  # of a file: more than MAX_PIXELS take, even if they are not compressed
 PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
 GONE = "is not there"
+_SILENCE = threading.Lock()  # standard error is the process's: two threads would put back each other's silence
 
 # What `examine` finds out about a picture.
 IMAGE_RECORD = np.dtype(
@@ -88,12 +93,21 @@ def header_size(picture: str | bytes) -> tuple[int, int] | None:
     try:
         with warnings.catch_warnings(action="ignore"):
             file = io.BytesIO(picture) if isinstance(picture, bytes) else picture
-            if isinstance(file, str) and not Path(file).is_file():  # a pipe would be waited for
+            if isinstance(file, str) and not ordinary_size(Path(file)):
                 return None
             with Image.open(file, formats=FORMATS) as image:
                 return image.size
     except Exception:
         return None
+
+
+def ordinary_size(path: Path) -> int | None:
+    """Bytes of an ordinary file; None: it is none, such as a pipe.
+
+    A file that the system makes up as it is read (in /proc) has none, so that 0 also says: there may be no end to it.
+    """
+    status = path.stat()
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def read_content(picture: str | bytes) -> bytes:
@@ -103,9 +117,12 @@ def read_content(picture: str | bytes) -> bytes:
     else:
         try:
             path = Path(picture)
-            if not stat.S_ISREG(path.stat().st_mode):
+            size = ordinary_size(path)
+            if size is None:
                 raise Unreadable("is not a file")
-            content = path.read_bytes()
+            if size > MAX_BYTES:
+                raise Unreadable(f"has {size / 1e9:,.1f} GB, too much for a picture")
+            content = path.read_bytes() if size else b""
         except (FileNotFoundError, ValueError):  # ValueError: no file can have such a name
             raise Unreadable(GONE) from None
         except PermissionError:
@@ -136,7 +153,8 @@ def _read(content: bytes, side: int, resizing: Resizing | None = None) -> Image.
                 image.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size
             if image.width * image.height > MAX_PIXELS:
                 raise Unreadable(f"has {image.width} x {image.height} pixels, too many to be decoded safely")
-            with warnings.catch_warnings(action="ignore"):
+            silent = libtiff_silent() if image.format == "TIFF" else nullcontext()
+            with warnings.catch_warnings(action="ignore"), silent:
                 return upright_square(image, side, resizing)
         except Unreadable:
             raise
@@ -145,6 +163,20 @@ def _read(content: bytes, side: int, resizing: Resizing | None = None) -> Image.
         # A decoder may raise almost anything on damaged input; none of it may end a run.
         except Exception as error:
             raise Unreadable("is cut short" if _is_cut(error) else f"is damaged: {error}") from None
+
+
+@contextmanager
+def libtiff_silent() -> Iterator[None]:
+    """Keep what libtiff prints about a picture from standard error: the picture's name is not in it."""
+    with _SILENCE:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            kept = os.dup(2)
+            os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _is_cut(error: Exception) -> bool:

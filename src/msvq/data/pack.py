@@ -23,7 +23,7 @@ from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, packs
-from msvq.data.decode import GONE, PASSING, check_skipped
+from msvq.data.decode import GONE, PASSING, Unreadable, check_skipped, read_content
 from msvq.data.store import Names
 from msvq.data.to_rgb import Resizing
 from msvq.data.workers import HASH_BYTES, Task, Workers, chunked
@@ -119,8 +119,8 @@ def any_readable_again(skipped: Iterable[tuple[Path, str]]) -> bool:
 
 def _opens(path: Path) -> bool:
     try:
-        return bool(path.read_bytes())
-    except (OSError, ValueError):
+        return bool(read_content(str(path)))
+    except Unreadable:
         return False
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from msvq.core.launch import child_environment
+from msvq.core.launch import child_environment, open_closed_streams
 from msvq.data.decode import IMAGE_RECORD, Unreadable, decode, examine, read_content
 from msvq.data.to_rgb import Resizing
 
@@ -243,6 +243,7 @@ class _Started:
 def serve() -> None:
     """A worker process: answer until the pipe closes, which it does when the parent ends in whatever way."""
     Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit, after the size at which it decodes is known
+    open_closed_streams()
     source, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints does not mix with the answers
     logging.disable()  # a bad picture has its reason; what a library says about it besides is of no use

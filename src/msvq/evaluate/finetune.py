@@ -8,6 +8,7 @@ import torch
 from annotated_types import Ge, Gt
 from torch import nn
 
+from msvq.core.console import counted
 from msvq.core.errors import BadInput
 from msvq.core.runtime import warmup_cosine
 from msvq.core.schema import Section
@@ -79,7 +80,7 @@ def finetune(
     steps = epochs * len(views)
     if epochs > settings.epochs and not scratch:
         context.display.note(
-            f"note: {epochs} epochs instead of {settings.epochs}, for at least {settings.min_steps:,} steps "
+            f"note: {counted(epochs, 'epoch')} instead of {settings.epochs}, for at least {settings.min_steps:,} steps "
             f"(--set min_steps=1 keeps to the epochs)"
         )
     losses = train_classifier(

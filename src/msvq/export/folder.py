@@ -34,7 +34,7 @@ def write_folder(folder: Path, encoder: LoadedEncoder, plan: Plan, *, format: st
 def training(encoder: LoadedEncoder) -> str:
     """training.yaml: the settings of the run, as a recipe, without where things are on somebody's disk."""
     assert encoder.run is not None
-    values = encoder.run.config.model_dump(mode="json", exclude={"method_defaults"})
+    values = encoder.run.config.model_dump(mode="json")
     source = values["data"]["source"]
     values["data"] |= {"source": encoder.data if is_path(source) else source, "root": None}
     values["method"]["name"] = encoder.method

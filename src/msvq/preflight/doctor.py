@@ -16,7 +16,7 @@ from rich.text import Text
 from msvq.config.adapt import fit_to_data
 from msvq.config.resolve import Flags
 from msvq.config.settings import Settings
-from msvq.core.console import Display, say
+from msvq.core.console import Display, counted, say
 from msvq.core.files import packs
 from msvq.data.sources import ImageSource, absolute, find_images, plan_data
 from msvq.preflight.inspection import Copies, Inspection, find_copies, inspect_pictures
@@ -212,7 +212,7 @@ def _reading(report: Report) -> Iterator[Finding]:
         yield Finding(
             "closed-folders",
             "hurts",
-            f"{_count(len(closed), 'folder')} cannot be looked into: pictures in there are missing",
+            f"{counted(len(closed), 'folder')} cannot be looked into: pictures in there are missing",
             "allow reading them",
             [f"{folder['name']} {folder['reason']}" for folder in closed],
         )
@@ -220,7 +220,7 @@ def _reading(report: Report) -> Iterator[Finding]:
         yield Finding(
             "few-pictures",
             "hurts",
-            f"{_count(counts['train_readable'], 'training picture')}: too few to learn from",
+            f"{counted(counts['train_readable'], 'training picture')}: too few to learn from",
             f"gather at least {FEW_PICTURES}, better some thousands",
         )
 
@@ -254,7 +254,7 @@ def _copies(report: Report) -> Iterator[Finding]:
         yield Finding(
             "copies-in-two-classes",
             "note",
-            f"{_count(len(twice), 'training picture')} repeat one of another class: one of the two labels is wrong",
+            f"{counted(len(twice), 'training picture')} repeat one of another class: one of the two labels is wrong",
             "training without labels does not mind; for accuracies, remove or relabel them",
             _pairs(twice),
         )
@@ -277,7 +277,7 @@ def _labels(report: Report) -> Iterator[Finding]:
     )
     for kind, severity, least, limit in kinds:
         if few := [f"{name}: {num}" for name, num in pictures if least <= num < limit]:
-            sentence = f"{_count(len(few), 'class', 'classes')} with fewer than {limit} readable training pictures"
+            sentence = f"{counted(len(few), 'class', 'classes')} with fewer than {limit} readable training pictures"
             advice = "add pictures, or remove the class: it can hardly be recognised"
             yield Finding(kind, severity, sentence, advice, few)
     if classes["imbalance"] is not None and classes["imbalance"] > IMBALANCE:
@@ -323,10 +323,6 @@ def _shapes(report: Report) -> Iterator[Finding]:
 def _of(num: int, total: int) -> str:
     share = 100 * num / max(total, 1)
     return f"{num:,} of {total:,} ({'under 0.1' if share < 0.1 else f'{share:.1f}'} %)"
-
-
-def _count(num: int, word: str, many: str | None = None) -> str:
-    return f"{num:,} {word if num == 1 else many or word + 's'}"
 
 
 def _kinds(copies: dict[str, Any]) -> str:

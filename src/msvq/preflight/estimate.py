@@ -14,14 +14,13 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device, synchronise
 from msvq.data.workers import available_cores
-from msvq.evaluate.diagnostics.gallery import NUM_BANK
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, time_steps
 from msvq.preflight.trial_run import Trial, open_trial
-from msvq.train.budget import stages
+from msvq.train.budget import BUSY_SENTENCE, STARVED, seconds_to_finish, stages
 from msvq.train.monitors import is_due
 from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
@@ -31,7 +30,7 @@ MOST_BANK = 20_000  # of the kNN's bank that is tried; its time grows with the n
 QUERIES = 1_000  # whose neighbours are sought, to time the kNN
 DECODED = 32  # files that are decoded to see how long packing takes
 DIVISIONS = (2, 4, 8, 16)  # of a batch, to hold less of it at once
-PATIENCE = 60.0  # seconds of steps at one size: slow steps differ little
+PATIENCE = 5.0  # seconds of steps at one size: slow steps differ little
 ROOM = 0.95  # of the memory that there is: the system needs some, too
 KEPT_CHECKPOINTS = 3  # the last, the one before, and the one that is being written
 
@@ -46,15 +45,16 @@ class Time:
     epochs: int
     epoch: float  # training steps alone, the mean over the run
     training: float
-    evaluation: float  # all of them, and the look at neighbours in the end
+    evaluation: float  # all of them, while it trains
     evaluations: int
     checkpoints: float
+    finish: float  # what comes after the last step, to the report
     packing: float | None  # once, before the run; None: not known
 
     @property
     def total(self) -> float:
         """From the command to the report."""
-        return self.training + self.evaluation + self.checkpoints + (self.packing or 0.0)
+        return self.training + self.evaluation + self.checkpoints + self.finish + (self.packing or 0.0)
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,14 @@ def estimate(
         if available is not None and expected is not None and expected > ROOM * available:
             notes.append(f"a whole batch may not fit into memory: steps of {few} of its {pictures} pictures were timed")
             pictures, peak = few, expected
+        started, computed = time.perf_counter(), time.process_time()
         resolutions = _time_steps(trial, steps, pictures, display, what)
+        waited = time.process_time() - computed < STARVED * (time.perf_counter() - started)
+        if waited and device.type == "cpu" and settings.data.mode != "stream":  # which waits for other processes
+            notes.append(BUSY_SENTENCE)
         training = trainer.total_steps * sum(r["share_of_run"] * r["seconds"] for r in resolutions)
         with display.busy(f"timing the evaluation{what}"):
-            one, last = _time_evaluation(trial)
+            one, finish = _time_evaluation(trial)
         saving = _seconds(trainer.save, device)
         checkpoint = sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
         packing = _time_packing(trial) if trial.data.pack else 0.0
@@ -152,9 +156,10 @@ def estimate(
             epochs=epochs,
             epoch=training * len(trainer.loader) / trainer.total_steps,
             training=training,
-            evaluation=evaluations * one + last,
+            evaluation=evaluations * one,
             evaluations=evaluations,
             checkpoints=saves * saving,
+            finish=finish,
             packing=packing,
         ),
         None if peak is None else Memory(peak, before, fixed, features, trial.data.unheld),
@@ -217,17 +222,17 @@ def _time_steps(trial: Trial, steps: int, pictures: int, display: Display, what:
 
 
 def _time_evaluation(trial: Trial) -> tuple[float, float]:
-    """Seconds of one online evaluation, and of the looks in the end: kNN by more labels, and neighbours."""
+    """Seconds of one online evaluation, and of all that comes after the last step, where more labels vote."""
     data, trainer, encoder = trial.data.dataset, trial.trainer, trial.trainer.method.encoder
     features = feature_function(data, trainer.device, trainer.precision)
     sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
     dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
     per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
-    neighbours = 2 * per_picture * min(NUM_BANK, len(data.labelled if data.has_labels else data.train))
+    finish = seconds_to_finish(per_picture, data, trial.settings)
     if not data.has_labels:
         num = min(NUM_PICTURES, len(data.train))
         made_up = torch.randn(num, dim)
-        return num * per_picture + _seconds(lambda: effective_rank(made_up), trainer.device), neighbours
+        return num * per_picture + _seconds(lambda: effective_rank(made_up), trainer.device), finish
     settings = trial.settings.evaluate
     num_bank, num_test = min(len(data.labelled), settings.knn_bank or len(data.labelled)), len(data.test)
     most = len(last_bank(data.labelled, settings.knn_bank))
@@ -236,10 +241,10 @@ def _time_evaluation(trial: Trial) -> tuple[float, float]:
     options: dict[str, Any] = {"k": settings.knn_k, "temp": settings.knn_temp, "num_classes": data.num_classes}
     chunk = _seconds(lambda: knn_predict(bank, labels, queries, **options), torch.device("cpu"))
 
-    def judging(size: int) -> float:
-        return (size + num_test) * per_picture + chunk * num_test / len(queries) * size / num
+    def voting(size: int) -> float:
+        return chunk * num_test / len(queries) * size / num
 
-    return judging(num_bank), neighbours + judging(most)
+    return (num_bank + num_test) * per_picture + voting(num_bank), finish + voting(most)
 
 
 def _evaluation_bytes(trial: Trial) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config.resolve import Flags
-from msvq.core.console import Display, duration
+from msvq.core.console import Display, counted, duration
 from msvq.core.files import packs
 from msvq.data.sources import is_path
 from msvq.preflight.bench import check_steps
@@ -22,6 +22,8 @@ from msvq.preflight.trial_run import fit_trial_to_budget
 # Flags of a command.
 TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "budget", "device", "precision")
 LONG = 12 * 3600.0  # seconds: longer than a night
+A_WHILE = 1800.0  # seconds that nobody waits for beside the machine
+BUDGETS = {"10m": 600.0, "20m": 1200.0, "1h": 3600.0, "8h": 28800.0}  # that are proposed instead
 MUCH, LITTLE = 0.1, 0.05  # of the time, for evaluation or for decoding
 WORTH_A_LINE = 600.0  # seconds that advice should save
 EPOCHS = (400, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -40,17 +42,23 @@ def plan(
     settings, display, fitted = flags.settings(), display or Display(), None
     keep = flags.kept(settings)
     if flags.seconds is not None:
-        fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
+        with display.busy("taking the pace of this machine"):
+            fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
         settings = fitted.settings
     needs = estimate(settings, steps=steps, display=display, keep=keep, memory=memory)
-    disk = {"free_for_run": free_disk(Path(out or "runs")), "free_for_pack": free_disk(packs())}
+    disk = {
+        "free_for_run": free_disk(Path(out or "runs")),
+        "free_for_pack": free_disk(packs()) if needs.disk.pack else 0,
+    }
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
+    shorter = [] if fitted is not None else shorter_commands(flags, needs, out)
     return {
         **needs.facts,
         "seconds": {**asdict(needs.time), "total": needs.time.total},
         "memory": {**memory_needs, "available": needs.available},
         "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
         "advice": advise(needs, **disk),
+        "shorter": shorter,
         "budget": None if fitted is None else fitted.describe(),
         "command": pretrain_command(flags, out, download=needs.absent),
         "notes": list(needs.notes),
@@ -85,7 +93,7 @@ def advise(needs: Estimate, *, free_for_run: int, free_for_pack: int) -> list[st
             f"disk: the packed pictures need {gigabytes(needs.disk.pack)}, {gigabytes(free_for_pack)} are free: "
             f"MSVQ_HOME=DIR puts them elsewhere, --set data.mode=stream packs nothing"
         )
-    return lines or ["It fits."]
+    return lines or [f"It fits, and takes {duration(time.total)}." if time.total > A_WHILE else "It fits."]
 
 
 def _hold_less(needs: Estimate, memory: Memory, there: int) -> list[str]:
@@ -102,13 +110,26 @@ def _hold_less(needs: Estimate, memory: Memory, there: int) -> list[str]:
 
 
 def _be_done_sooner(time: Time) -> str:
-    start = f"{time.epochs} epochs take {duration(time.total)}"
+    start = f"{counted(time.epochs, 'epoch')} take{'s' * (time.epochs == 1)} {duration(time.total)}"
     packing = time.packing or 0.0  # all else is in proportion to the epochs
     fewer = {num: packing + (time.total - packing) * num / time.epochs for num in EPOCHS if num < time.epochs}
     if not fewer:
         return f"{start}, and there is no shorter way on this machine"
     num = next((num for num, seconds in fewer.items() if seconds <= LONG), min(fewer))
     return f"{start}: --epochs {num} takes {duration(fewer[num])}"
+
+
+def shorter_commands(flags: Flags, needs: Estimate, out: str | Path | None) -> list[str]:
+    """Commands of runs by a budget, on the same pictures, where what was asked for takes a while."""
+    fitting = [budget for budget, seconds in BUDGETS.items() if seconds <= needs.time.total / 2]
+    if needs.time.total <= A_WHILE:
+        return []
+    others = [text for text in flags.overrides if text.partition("=")[0].strip() not in ("train.epochs", "train.steps")]
+    options = any(text.strip().startswith("method.") for text in others)  # they are of the method that was planned
+    method = needs.settings.method_name if options else flags.method
+    source = needs.settings.data.source
+    free = replace(flags, recipe=None, epochs=None, overrides=others, data=source, method=method)
+    return [pretrain_command(replace(free, budget=budget), out, download=needs.absent) for budget in fitting[-2:]]
 
 
 def pretrain_command(flags: Flags, out: str | Path | None, *, download: bool) -> str:
@@ -134,12 +155,13 @@ def show(report: dict[str, Any], console: Console) -> None:
     for row in seconds["resolutions"]:
         pixels = f"a step at {row['size']} pixels"
         table.add_row(pixels, f"{duration(row['seconds'])}, {row['pictures_per_second']:,.0f} pictures/s", "")
-    table.add_row(f"an epoch of {seconds['steps_per_epoch']:,} steps", duration(seconds["epoch"]), "")
+    table.add_row(f"an epoch of {counted(seconds['steps_per_epoch'], 'step')}", duration(seconds["epoch"]), "")
     whole = seconds["steps"] == seconds["epochs"] * seconds["steps_per_epoch"]
-    length = f"{seconds['epochs']} epochs" if whole else f"{seconds['steps']:,} steps"
+    length = counted(seconds["epochs"], "epoch") if whole else counted(seconds["steps"], "step")
     table.add_row(f"training, {length}", duration(seconds["training"]), "")
-    table.add_row(f"evaluation, {seconds['evaluations']} times", duration(seconds["evaluation"]), "")
+    table.add_row(f"evaluation, {counted(seconds['evaluations'], 'time')}", duration(seconds["evaluation"]), "")
     table.add_row("checkpoints", duration(seconds["checkpoints"]), "")
+    table.add_row("after the last step: kNN, map, report", duration(seconds["finish"]), "")
     if seconds["packing"]:
         table.add_row("packing the pictures, once", duration(seconds["packing"]), "")
     table.add_row("the whole run", duration(seconds["total"]), "", end_section=True)
@@ -157,6 +179,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     for line in report["advice"]:
         say(line)
     say(f"Start it with: {report['command']}")
+    for command in report["shorter"]:
+        say(f"The best for less time: {command}")
 
 
 def gigabytes(num: int) -> str:

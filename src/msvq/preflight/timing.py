@@ -121,7 +121,7 @@ def time_steps(
 
     `limit`: after each step its networks run again, alone, so that both see the same state of the machine.
     `parts`: otherwise only the whole step is told, without waiting for an accelerator in between.
-    `pictures`: so many of each batch alone. `patience`: seconds after which two steps are enough.
+    `pictures`: so many of each batch alone. `patience`: seconds after which one step is enough.
     """
     trainer.method.train()
     batches, steps, limits, started = _endless(trainer), [], [], time.perf_counter()
@@ -140,7 +140,7 @@ def time_steps(
             if limit:
                 limits.append(replay(trainer, clock.calls))
             advance(1)
-            if len(steps) >= WARM_UP + 2 and time.perf_counter() - started > patience:
+            if len(steps) > WARM_UP and time.perf_counter() - started > patience:
                 break
     return Timing(pictures, steps[WARM_UP:], limits[WARM_UP:])
 

@@ -1,5 +1,6 @@
 """Figures for a paper or a slide, as PNG and SVG: the MSVQ paper's figures 4, 5 and 6 of one's own runs."""
 
+import logging
 import re
 import warnings
 from collections.abc import Sequence
@@ -138,12 +139,17 @@ def draw_line(axes: "Axes", points: Points, name: str, style: int) -> None:
 
 def save_figure(draw: Any, path: Path) -> list[Path]:
     """Draw once, write twice. Imported here: it takes a second, and a page needs none of it."""
+    log = logging.getLogger("matplotlib")
+    level = log.level
+    log.setLevel(logging.ERROR)  # where there is no home, it warns that it keeps its fonts elsewhere
     try:
         import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
     except UnicodeDecodeError:
         raise BadInput("matplotlib's settings, in a file matplotlibrc, are no text; remove it") from None
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    finally:
+        log.setLevel(level)
 
     written = []
     with matplotlib.rc_context(), warnings.catch_warnings():

@@ -98,20 +98,22 @@ def _copies(record: Record) -> list[dict[str, Any]]:
 
 def _health(record: Record) -> list[dict[str, Any]]:
     """First and last of each number, of the backbone and of the projector."""
-    ends = {name: [record.values(key) for key in keys] for name, keys in HEALTH.items()}
-    return [
-        {"title": name, "ends": [values[end] if values else None for values in both for end in (0, -1)]}
-        for name, both in ends.items()
-        if both[0]
-    ]
+    rows = []
+    for name, keys in HEALTH.items():
+        own, projector = (record.values(key) for key in keys)
+        if own:
+            ends = {"first": own[0], "last": own[-1]}
+            ends |= {"projector_first": projector[0], "projector_last": projector[-1]} if projector else {}
+            rows.append({"title": name, **ends})
+    return rows
 
 
 def comparison(records: Sequence[Record]) -> dict[str, Any]:
     """Values of each run, the columns that at least one run has, and the best of each column of accuracies."""
     measured = [_measured(record) for record in records]
     kept = [name for name in COLUMNS if any(is_number(values[name]) for values in measured)]
-    judged = [name for name in kept if name not in NOT_JUDGED and len(records) > 1]
-    best = {name: max(values[name] for values in measured if is_number(values[name])) for name in judged}
+    numbers = {name: [values[name] for values in measured if is_number(values[name])] for name in kept}
+    best = {name: max(known) for name, known in numbers.items() if name not in NOT_JUDGED and len(known) > 1}
     return {"columns": {name: COLUMNS[name] for name in kept}, "measured": measured, "best": best}
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
 from msvq.evaluate.results import LARGEST, Count, EvalResult, Real, damaged, read_checked, read_results
-from msvq.runs.metrics import read_metrics
+from msvq.runs.metrics import LOGGED_DIGITS, read_metrics
 
 Points = list[tuple[float, float]]
 
@@ -125,8 +125,8 @@ class Record:
         return [(float(line["epoch"]), float(_dig(line, key))) for line in lines]
 
     def values(self, key: str, kind: str = "eval") -> list[float]:
-        """The same without the epochs."""
-        return [value for _, value in self.curve(key, kind)]
+        """The same without the epochs; 15.55 is logged as 15.549999, and would be told as 15.5 beside 15.6."""
+        return [round(value, LOGGED_DIGITS) for _, value in self.curve(key, kind)]
 
     @property
     def num_epochs(self) -> int:

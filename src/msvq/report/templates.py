@@ -1,5 +1,6 @@
 """The templates of pages, and the styles and scripts that go into them."""
 
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
-from msvq.core.console import printable
+from msvq.core.console import duration, printable
 from msvq.report.records import is_number
 
 
@@ -16,13 +17,19 @@ def templates(package: str = "report") -> Environment:
     """The templates of a package of msvq, and those of the report."""
     loader = ChoiceLoader([PackageLoader("msvq", name) for name in dict.fromkeys((package, "report"))])
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "printable": printable}
+    environment.filters |= {"number": number, "printable": printable, "measured_in": measured_in, "duration": duration}
     return environment
 
 
 def number(value: Any, pattern: str) -> str:
     """A number as its pattern says, a dash where there is none."""
     return pattern.format(value).replace("%", " %") if is_number(value) else "–"
+
+
+def measured_in(columns: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Those of the columns, by their keys, in which at least one of the rows has a number."""
+    known = {key for row in rows for key, value in row.items() if is_number(value)}
+    return {key: column for key, column in columns.items() if key in known}
 
 
 def resource(name: str, package: str = "report") -> Markup:

@@ -102,13 +102,13 @@ class Speed(NamedTuple):
 
     step: float
     evaluation: float
-    checkpoints: float = 0.0  # all of a run's
+    apart: float = 0.0  # seconds of a run's checkpoints, and of what comes after its last step
 
     def seconds_left(self, task: Task, share: float = 1.0) -> float:
         """Of a task of which this share of the training is left."""
         work = count_work(task.cell, task.protocols)
         after = sum(work.protocols[name] for name in task.protocols if not is_finished(task.run, [name]))
-        training = self.step * work.steps + self.evaluation * work.evaluations + self.checkpoints
+        training = self.step * work.steps + self.evaluation * work.evaluations + self.apart
         return share * training + self.evaluation * after
 
 
@@ -121,7 +121,7 @@ def measure_speed(cell: Cell, data_root: Path | None, display: Display) -> Speed
     for told in needs.notes:  # that stand-ins were timed, for one
         display.note(told)
     work, time = count_work(timed), needs.time
-    return Speed(time.training / work.steps, time.evaluation / work.evaluations, time.checkpoints)
+    return Speed(time.training / work.steps, time.evaluation / work.evaluations, time.checkpoints + time.finish)
 
 
 def plan_tasks(

@@ -339,7 +339,7 @@ def make_tasks(out: Path, wanted: Iterable[tuple[Cell, Sequence[str]]]) -> list[
     return [Task(cell, out / CELLS / cell.name, protocols) for cell, protocols in tasks.items()]
 
 
-FREE = (MayChange.PLACE, MayChange.UPKEEP)  # what two runs of one cell may differ in, beside method_defaults
+FREE = (MayChange.PLACE, MayChange.UPKEEP)  # what two runs of one cell may differ in
 
 
 def decisive(settings: Settings) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def decisive(settings: Settings) -> dict[str, Any]:
         name: {key for key, field in fields.items() if any(mark in field.metadata for mark in FREE)}
         for name, fields in sections.items()
     }
-    return settings.model_dump(mode="json", exclude={"method_defaults": True, **free})
+    return settings.model_dump(mode="json", exclude=free)
 
 
 def check_settings(cell: Cell, found: Settings, where: str, way_out: str) -> None:
@@ -360,7 +360,7 @@ def check_settings(cell: Cell, found: Settings, where: str, way_out: str) -> Non
     options = METHODS[found.method_name].check_options(found.method_options)
     found = found.model_copy(update={"method": {"name": found.method_name, **options}})
     for path, now, then, may_change in diff(fill_from_run(cell.settings(), found), found):
-        if may_change not in FREE and not path.startswith("method_defaults."):
+        if may_change not in FREE:
             raise BadInput(f"the cell {where} ran with another {path}: {then!r}, and it is {now!r} now; {way_out}")
 
 

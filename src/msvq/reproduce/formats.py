@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msvq.core.console import duration
+from msvq.core.console import counted, duration
 from msvq.core.errors import BadInput
 from msvq.core.files import write_text
 from msvq.report.figures import COLOURS, draw_line, draw_maps, save_figure
@@ -164,19 +164,15 @@ def timing_note(cells: Iterable[Mapping[str, Any]]) -> list[str]:
     for cell in cells:
         known = cell["machine"]
         if cell["seconds"] is not None and "device_name" in known:
-            threads = f", {_count(known['threads'], 'thread')} each" if "threads" in known else ""
+            threads = f", {counted(known['threads'], 'thread')} each" if "threads" in known else ""
             place = f"{known['device_name']}{threads}, {known.get('precision', 'unknown precision')}"
             place += ", compiled" if known.get("compiled") else ""
             by_machine.setdefault(place, []).append(cell["seconds"])
     sentences = []
     for place, seconds in by_machine.items():
         each = " to ".join(dict.fromkeys((duration(min(seconds)), duration(max(seconds)))))
-        sentences.append(f"{_count(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {each} each.")
+        sentences.append(f"{counted(len(seconds), 'run')} on {place}: {duration(sum(seconds))} in all, {each} each.")
     return sentences
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def sections(result: Result) -> list[tuple[str, Grid]]:
@@ -187,7 +183,14 @@ def sections(result: Result) -> list[tuple[str, Grid]]:
     made += [(TITLES[panel["dataset"]], curve_grid(panel)) for panel in result.get("panels", ())]
     if result["claims"]:
         made.append((CLAIMS, claim_grid(result)))
-    return made
+    return [(title, _without_empty_columns(grid)) for title, grid in made]
+
+
+def _without_empty_columns(grid: Grid) -> Grid:
+    """Without the columns that have a dash in every row."""
+    header, rows = grid
+    kept = [place for place, _ in enumerate(header) if not rows or any(row[place] != DASH for row in rows)]
+    return [header[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def heading(result: Result) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.config.resolve import resolve
-from msvq.core.console import Display, duration
+from msvq.core.console import Display, counted, duration
 from msvq.core.errors import BadInput
 from msvq.core.files import downloads, expanduser
 from msvq.data.sources import open_dataset
@@ -140,7 +140,7 @@ def reproduce(
     # the cells, and what they come to
     with sweep_directory(out, scale, tasks):
         title = formats.heading({"number": study.number, "title": study.title, "scale": scale})
-        cells = f"{len(tasks)} cell{'' if len(tasks) == 1 else 's'}, {len(tasks) - len(left)} of them finished"
+        cells = f"{counted(len(tasks), 'cell')}, {len(tasks) - len(left)} of them finished"
         more = f"; {sweep.num_covered} more are known from elsewhere" if sweep.num_covered else ""
         display.note(f"{title}: {cells}, in {out}{more}")
         shown = SweepDisplay(console, tasks)
@@ -238,13 +238,14 @@ def dry_run(sweep: Sweep, *, data_root: Path | None, jobs: int, console: Console
     if not planned:
         say("there is nothing left to run; the same command without --dry-run writes the tables")
         return
-    table = Table("cell", "state", "after it", "left", box=box.SIMPLE, pad_edge=False)
+    later = any(task.protocols for task, _, _ in planned)
+    table = Table("cell", "state", *["after it"] * later, "left", box=box.SIMPLE, pad_edge=False)
     for task, state, seconds in planned:
-        left = duration(seconds) if seconds else "-"
-        table.add_row(task.cell.name, state, ", ".join(task.protocols) or "-", left)
+        protocols = [", ".join(task.protocols)] * later
+        table.add_row(task.cell.name, state, *protocols, duration(seconds) if seconds else "nothing")
     console.print(table)
     total = sum(seconds for _, _, seconds in planned)
-    say(f"{len(planned)} cells in {sweep.out}, {total / 3600:.2f} hours one after the other")
+    say(f"{counted(len(planned), 'cell')} in {sweep.out}, {duration(total)} one after the other")
     if total:
         say(
             "A few steps of MSVQ on each data set were timed; other methods follow by their passes through the network."

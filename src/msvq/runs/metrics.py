@@ -10,6 +10,8 @@ from typing import Any
 from msvq.core.files import write_text
 from msvq.core.launch import is_main_process
 
+LOGGED_DIGITS = 4  # behind the point, that an accuracy of the log has: it was a number of 32 bits
+
 
 class MetricsWriter:
     """Appends lines to a metrics file; each is handed to the system at once. Of several ranks, one writes."""

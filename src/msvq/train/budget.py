@@ -27,6 +27,7 @@ WARM_UP = 2  # steps that are not counted: they allocate memory and choose kerne
 LEAST_STEPS, MOST_STEPS, ENOUGH = 3, 50, 1.0  # timed at each size of crop, and seconds that are enough
 BUSY = 1.5  # times the fastest step: a median above it is of a machine that does something else, too
 STARVED = 0.75  # share of a step in which a processor computes it: with less, others have the processor
+BUSY_SENTENCE = "the machine is busy with something else, so this pace is not to be trusted"
 SAMPLE = 256  # pictures whose features are taken
 FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
 
@@ -76,7 +77,7 @@ class Fitted(NamedTuple):
         ]
         lines.append(f"plan: what to expect: {expectation(self.num_steps)}")
         if pace.busy:
-            lines.append("note: the machine is busy with something else, so this pace is not to be trusted")
+            lines.append(f"note: {BUSY_SENTENCE}")
         return lines
 
 
@@ -148,17 +149,21 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
     sample, features = data.train.subsample(SAMPLE), feature_function(data, device, "fp32")
     features(encoder, sample)
     per_picture = _seconds(lambda: features(encoder, sample), device) / len(sample)
-    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
-    looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
-    tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
-    finish = FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
     return Pace(
         [(stage, seconds) for stage, seconds, _ in timed],
         look,
-        finish,
+        seconds_to_finish(per_picture, data, settings),
         len(trainer.loader),
         any(busy for *_, busy in timed),
     )
+
+
+def seconds_to_finish(per_picture: float, data: ImageDataset, settings: Settings) -> float:
+    """From the last step to the report: kNN, neighbours, map and changed copies, by the seconds of a feature."""
+    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
+    looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
+    tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
+    return FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
 
 
 def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:

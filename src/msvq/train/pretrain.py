@@ -14,7 +14,7 @@ from msvq.config.adapt import fill_from_data, fit_to_data
 from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import Flags
 from msvq.config.settings import Settings
-from msvq.core.console import Display
+from msvq.core.console import Display, counted
 from msvq.core.distributed import (
     check_same_on_all_ranks,
     destroy_process_group,
@@ -143,9 +143,9 @@ def pretrain(
         trainer = make_trainer(config, data, method, loader, out, listeners, console)
         if saved is not None:
             go_on(trainer, saved)
-        length = f"{config.train.epochs} epochs of {len(loader)} steps"
+        length = f"{counted(config.train.epochs, 'epoch')} of {counted(len(loader), 'step')}"
         if config.train.steps is not None:
-            length = f"{config.train.steps:,} steps ({config.train.steps / len(loader):.1f} epochs)"
+            length = f"{counted(config.train.steps, 'step')} ({config.train.steps / len(loader):.1f} epochs)"
         display.note(
             f"{method.title} on {data.name}: {len(loader.pictures):,} pictures, {length}, {config.backbone.title}, "
             f"{device} {config.train.precision}"

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from msvq.runs.metrics import LOGGED_DIGITS
 from msvq.train.callbacks import TrainerCallback
 from msvq.train.trainer import StepOutput, Trainer
 
@@ -90,6 +91,6 @@ def describe(trainer: Trainer, loss: float) -> list[str]:
     now = trainer.measured_at == trainer.epoch
     if not now and "knn_top1_best" in known:
         known.remove("knn_top1_best")
-    measured = "".join(SHOWN[key].format(trainer.measured[key]) for key in known)
+    measured = "".join(SHOWN[key].format(round(trainer.measured[key], LOGGED_DIGITS)) for key in known)
     when = "" if now or not known else f" after epoch {trainer.measured_at}" if trainer.measured_at else " untrained"
     return [f"loss {loss:.3f}", *([measured + when] if known else []), f"{trainer.images_per_second:.0f} pictures/s"]

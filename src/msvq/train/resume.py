@@ -114,12 +114,12 @@ def changes_on_resume(saved: Settings, now: Settings) -> list[Change]:
 
     A folder may have moved: whether its pictures are the same is for the caller to check. So may a file of code.
     """
-    moved = {"method_defaults"}  # they decide nothing once a method is chosen
+    moved: set[str] = set()
     if is_path(saved.data.source) and is_path(now.data.source):
         moved.add("data.source")
     if is_user_code(saved.backbone.name) and is_user_code(now.backbone.name):
         moved.add("backbone.name")
-    return [change for change in diff(saved, now) if change.path not in moved and change.section not in moved]
+    return [change for change in diff(saved, now) if change.path not in moved]
 
 
 def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset, method: nn.Module) -> None:
