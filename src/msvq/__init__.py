@@ -7,7 +7,21 @@ from msvq.core.errors import BadInput
 from msvq.core.version import __version__
 
 if TYPE_CHECKING:
-    from msvq.api import Accuracy, Analysis, Embedded, Run, load, load_encoder, pretrain
+    from msvq.api import (
+        Accuracy,
+        Analysis,
+        Diagnosis,
+        Embedded,
+        Encoder,
+        Plan,
+        Run,
+        doctor,
+        load,
+        load_encoder,
+        plan,
+        pretrain,
+        save_run,
+    )
     from msvq.search.sklearn_embedder import Embedder
     from msvq.train.callbacks import Callback
 
@@ -16,13 +30,19 @@ __all__ = [
     "Analysis",
     "BadInput",
     "Callback",
+    "Diagnosis",
     "Embedded",
     "Embedder",
+    "Encoder",
+    "Plan",
     "Run",
     "__version__",
+    "doctor",
     "load",
     "load_encoder",
+    "plan",
     "pretrain",
+    "save_run",
 ]
 
 # Where a name lives that is not in `api`. Names are imported when they are first used, so that `msvq --help` need not

@@ -147,7 +147,7 @@ def test_every_command_takes_the_features_that_another_has_computed(
     says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels = msvq.load_encoder("pixels")
-    commands = {
+    commands: dict[str, list[str | int | Path]] = {
         "embed": ["--out", tmp_path / "e.npz"],
         "search": ["--query", "beach/03.png"],
         "duplicates": [],
