@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         pretrain,
         save_run,
     )
+    from msvq.reproduce.compare import Compared, compare
     from msvq.search.sklearn_embedder import Embedder
     from msvq.train.callbacks import Callback
 
@@ -30,6 +31,7 @@ __all__ = [
     "Analysis",
     "BadInput",
     "Callback",
+    "Compared",
     "Diagnosis",
     "Embedded",
     "Embedder",
@@ -37,6 +39,7 @@ __all__ = [
     "Plan",
     "Run",
     "__version__",
+    "compare",
     "doctor",
     "load",
     "load_encoder",
@@ -47,7 +50,12 @@ __all__ = [
 
 # Where a name lives that is not in `api`. Names are imported when they are first used, so that `msvq --help` need not
 # wait for PyTorch, nor `msvq.load` for scikit-learn.
-_HOMES = {"Callback": "train.callbacks", "Embedder": "search.sklearn_embedder"}
+_HOMES = {
+    "Callback": "train.callbacks",
+    "Compared": "reproduce.compare",
+    "Embedder": "search.sklearn_embedder",
+    "compare": "reproduce.compare",
+}
 
 
 def __dir__() -> list[str]:
