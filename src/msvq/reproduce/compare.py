@@ -237,7 +237,11 @@ def write_comparison(contest: Contest, failed: Mapping[str, str]) -> Compared:
         "notes": _notes(contest, rows, records.values()),
     }
     write_text(contest.out / RESULTS / "compare.json", json.dumps(result, indent=1) + "\n")
-    study = {"name": "compare", "heading": "Which method is best", "sections": [(contest.data, grid(result))]}
+    study: dict[str, Any] = {
+        "name": "compare",
+        "heading": "Which method is best",
+        "sections": [(contest.data, grid(result))],
+    }
     study |= {"notes": result["notes"], "command": contest.command}
     if records:
         write_report([record.path for record in records.values()], contest.out / TOGETHER, figures=False)
