@@ -345,7 +345,7 @@ def test_files_and_page_of_a_sweep(tmp_path: Path) -> None:
         "51.00 ± 1.00",
         "MSVQ beats MSV",
         "no &lt;memory&gt;",
-        "1.00 h",
+        "60 min",
         "kNN by 10,000",
     ):
         assert words in text
