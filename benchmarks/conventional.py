@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from msvq.model.heads import moco_head
+from msvq.model.heads import projector
 from msvq.model.resnet import ResNet, resolve_stem
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
         self.backbone = ResNet(width=width, stem=resolve_stem("auto", size))
-        self.projector = moco_head(self.backbone.feature_dim, 2048, 128)
+        self.projector = projector(self.backbone.feature_dim, 2048, 128)
         replace_norms(self.backbone)
 
     def forward(self, x: Tensor) -> Tensor:

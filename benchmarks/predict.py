@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from msvq.core.runtime import autocast
 from msvq.data.patterns import make_patterns
-from msvq.model.heads import moco_head
+from msvq.model.heads import projector
 from msvq.model.resnet import ResNet, resolve_stem
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -163,9 +163,9 @@ def plain_moco(width: int, precision: str) -> Callable[[int], Callable[[], objec
 
     def make(batch: int) -> Callable[[], object]:
         backbone = ResNet(width=width, stem=resolve_stem("auto", 32))
-        query = nn.Sequential(backbone, moco_head(backbone.feature_dim, 512, 128)).to(DEVICE)
+        query = nn.Sequential(backbone, projector(backbone.feature_dim, 512, 128)).to(DEVICE)
         backbone = ResNet(width=width, stem=resolve_stem("auto", 32))
-        key = nn.Sequential(backbone, moco_head(backbone.feature_dim, 512, 128)).to(DEVICE).requires_grad_(False)
+        key = nn.Sequential(backbone, projector(backbone.feature_dim, 512, 128)).to(DEVICE).requires_grad_(False)
         bank = F.normalize(torch.randn(128, 4096), dim=0).to(DEVICE)
         optimiser = torch.optim.SGD(query.parameters(), lr=0.01, momentum=0.9, foreach=True)
         x1, x2 = (torch.randn(batch, 3, 32, 32).to(DEVICE) for _ in range(2))

@@ -29,7 +29,7 @@ from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdi
 from msvq.evaluate.features import feature_function, fit_whitening
 from msvq.methods import Batch, Method
 from msvq.methods.base import Loss
-from msvq.model.heads import moco_head
+from msvq.model.heads import projector
 from msvq.model.losses import l2_normalize
 from msvq.model.teacher import Backbone, Network
 
@@ -41,7 +41,7 @@ class OnlyAgree(Method):
 
     def __init__(self, backbone: Backbone, *, hidden_dim: int = 512, output_dim: int = 128) -> None:
         super().__init__()
-        self.student = Network(backbone, moco_head(backbone.feature_dim, hidden_dim, output_dim))
+        self.student = Network(backbone, projector(backbone.feature_dim, hidden_dim, output_dim))
         self.views = ("strong", "strong")
 
     def forward(self, batch: Batch) -> Loss:

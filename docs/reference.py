@@ -123,6 +123,8 @@ def _described(thing: Any, name: str) -> Iterator[str]:
     made = [signature(part, node.name) for part in functions if part.name == "__init__"]
     yield _block(made[0] if made else f"class {node.name}({', '.join(map(ast.unparse, node.bases))})")
     yield f"{prose(ast.get_docstring(node) or '')}\n"
+    shared = [part for base in thing.__mro__[1:] if base.__module__ == "msvq.api" for part in definition(base).body]
+    functions += [part for part in shared if isinstance(part, ast.FunctionDef)]
     members = [*_values(thing), *(_member(part) for part in functions if not part.name.startswith("_"))]
     yield "\n".join(members) + "\n"
 

@@ -8,12 +8,12 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from docs.keywords import KEYWORDS
 from msvq.config.describe import code, describe_section, type_words
 from msvq.config.resolve import recipe_names
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
+from msvq.methods.keywords import KEYWORDS
 from msvq.methods.overview import overview
 
 SPECIFICATION = re.compile(r" \([^()]*methods\.md[^()]*\)")  # chapters of a text that is no part of the site

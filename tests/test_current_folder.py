@@ -22,6 +22,7 @@ from msvq.core.launch import child_environment, safe_path
 HOME = Path(msvq.__file__).parent.parent
 SMALL = ["backbone.width=2", "train.batch_size=32", "method.queue_size=64", "analyze.map=10", "analyze.batches=2"]
 FAST = [word for setting in SMALL for word in ("--set", setting)]
+STEPS = ["--set", "train.steps=1"]
 
 # What is tried of each command; `pretrain` makes the run that they are about, in that folder too.
 COMMANDS = {
@@ -40,6 +41,7 @@ COMMANDS = {
     "classify": ["../run", "--data", "../set", "--examples", "../set"],
     "export": ["../run", "--format", "safetensors", "--out", "../model"],
     "reproduce": ["knn", "--scale", "smoke", "--methods", "simclr", "--epochs", "1", "--out", "../sweep"],
+    "compare": ["../set", "--methods", "mocov2", "--seeds", "1", "--out", "../compared", *STEPS, *FAST],
     "doctor": ["--data", "../set"],
     "datasets": [],
     "methods": [],

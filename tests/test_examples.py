@@ -25,10 +25,12 @@ def test_the_notebook_judges_what_it_trains(run: msvq.Run) -> None:
     assert list(Path(f"{run.path}-export").glob("*.safetensors"))
 
 
-def test_the_parts_learn_in_a_plain_loop() -> None:
-    losses = msvq_in_a_plain_loop.main(num_pictures=256, epochs=2, width=4)
+def test_the_parts_learn_in_a_plain_loop_and_leave_a_run(tmp_path: Path) -> None:
+    run, losses = msvq_in_a_plain_loop.main(tmp_path / "run", num_pictures=256, epochs=2, width=4)
     assert len(losses) == 2
     assert np.isfinite(losses).all()
+    assert run.embed(np.zeros((1, 32, 32, 3), np.uint8)).shape == (1, 32)
+    assert (run.path / "report.html").is_file()
 
 
 def test_a_pipeline_beats_chance(run: msvq.Run) -> None:

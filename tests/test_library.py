@@ -10,8 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 import msvq
+from msvq.cli import main
+from msvq.data.patterns import make_patterns
 from msvq.report.page import write_report
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
@@ -76,6 +79,61 @@ def test_an_analysis_is_a_verdict(run: msvq.Run) -> None:
     assert set(found.record["copies"]["recall"]) == {"trained", "untrained", "colour_histogram", "pixels_8x8"}
     assert str(found) == f"{found.state}: {found.sentence}"
     assert found.record["false_negatives"]["view2"]["found"] >= 0
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two classes of ten, one of which is there twice."""
+    for index, image in enumerate(make_patterns(20, seed=5)[0]):
+        path = tmp_path / "photos" / ("a" if index % 2 else "b") / f"{index:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    shutil.copy(tmp_path / "photos" / "a" / "01.png", tmp_path / "photos" / "a" / "copy.png")
+    return tmp_path / "photos"
+
+
+def test_a_run_and_any_other_encoder_look_through_pictures(run: msvq.Run, photos: Path) -> None:
+    pixels = msvq.load_encoder("pixels")
+    for encoder in (run, pixels):
+        assert isinstance(encoder, msvq.Run | msvq.Encoder)
+        (answer,) = encoder.search(photos / "b" / "04.png", data=photos, top=3).answers
+        assert answer.hits[0].name == "b/04.png" and len(answer.hits) == 3
+        first, second = encoder.search(
+            ["a/03.png", "b/04.png"], data=str(photos), html=photos.parent / "p.html"
+        ).answers
+        assert (first.hits[0].name, second.hits[0].name) == ("a/03.png", "b/04.png")
+        assert {row["file"] for row in encoder.duplicates(data=photos).records()} == {"a/01.png", "a/copy.png"}
+        assert encoder.embed_source(photos).features.shape[0] == 21
+    assert len(pixels.cluster(2, data=photos).rows) == 21
+    with pytest.raises(msvq.BadInput, match="--data is needed: pixels is no run"):
+        pixels.duplicates()
+    with pytest.raises(msvq.BadInput, match="pixels has no checkpoints"):
+        pixels.search("a/03.png", data=photos, checkpoint="best")
+
+
+def test_an_encoder_stays_where_it_was_loaded_to(run: msvq.Run, photos: Path) -> None:
+    encoder = msvq.load_encoder(run.path, device="cpu")
+    np.testing.assert_array_equal(encoder.embed_source(photos).features, run.embed_source(photos).features)
+    assert str(encoder) == str(run.path)
+
+
+def test_the_doctor_and_the_plan_say_what_their_commands_say(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = msvq.doctor(photos)
+    assert not found.ok
+    assert found.findings[0]["id"] == "few-pictures"
+    assert found.command == f"msvq pretrain --data {photos} --out runs/photos --budget 10m"
+    with pytest.raises(SystemExit):
+        main(["doctor", str(photos)])
+    said = capsys.readouterr().out
+    assert said.split() == str(found).split()  # a terminal is narrower
+    planned = msvq.plan("patterns", recipe="smoke", steps=3, overrides={"data.limit": 128}, out=tmp_path / "x")
+    assert planned.seconds > 0 and planned.advice == ("It fits.",)
+    assert planned.command.startswith("msvq pretrain --recipe smoke --data patterns --set data.limit=128 --out ")
+    assert planned.command in str(planned) and planned.record["pictures"]["train"] == 128
+    with pytest.raises(msvq.BadInput, match="there is no folder 'nowhere'"):
+        msvq.doctor("nowhere")
 
 
 def test_a_report_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:

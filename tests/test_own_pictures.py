@@ -274,7 +274,8 @@ def test_embedding_a_messy_folder_names_what_it_skips(msvq_says: Says, photos: P
     hopeless = tmp_path / "hopeless"
     hopeless.mkdir()
     (hopeless / "a.jpg").touch()
-    assert run.embed_source(hopeless).features.shape == (0, 16)
+    with pytest.raises(msvq.BadInput, match=r"none of the 1 pictures can be read \(1 'is empty'\)"):
+        run.embed_source(hopeless)
 
 
 def test_asked_for_batch_and_queue_are_kept(msvq_says: Says, photos: Path, tmp_path: Path) -> None:

@@ -7,7 +7,23 @@ from msvq.core.errors import BadInput
 from msvq.core.version import __version__
 
 if TYPE_CHECKING:
-    from msvq.api import Accuracy, Analysis, Embedded, ImageEncoder, Run, load, load_encoder, pretrain
+    from msvq.api import (
+        Accuracy,
+        Analysis,
+        Diagnosis,
+        Embedded,
+        Encoder,
+        ImageEncoder,
+        Plan,
+        Run,
+        doctor,
+        load,
+        load_encoder,
+        plan,
+        pretrain,
+        save_run,
+    )
+    from msvq.reproduce.compare import Compared, compare
     from msvq.search.sklearn_embedder import Embedder
     from msvq.train.callbacks import Callback
 
@@ -16,19 +32,32 @@ __all__ = [
     "Analysis",
     "BadInput",
     "Callback",
+    "Compared",
+    "Diagnosis",
     "Embedded",
     "Embedder",
+    "Encoder",
     "ImageEncoder",
+    "Plan",
     "Run",
     "__version__",
+    "compare",
+    "doctor",
     "load",
     "load_encoder",
+    "plan",
     "pretrain",
+    "save_run",
 ]
 
 # Where a name lives that is not in `api`. Names are imported when they are first used, so that `msvq --help` need not
 # wait for PyTorch, nor `msvq.load` for scikit-learn.
-_HOMES = {"Callback": "train.callbacks", "Embedder": "search.sklearn_embedder"}
+_HOMES = {
+    "Callback": "train.callbacks",
+    "Compared": "reproduce.compare",
+    "Embedder": "search.sklearn_embedder",
+    "compare": "reproduce.compare",
+}
 
 
 def __dir__() -> list[str]:

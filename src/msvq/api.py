@@ -1,8 +1,9 @@
-"""What `import msvq` gives: pre-training, and a run with all that one does with it."""
+"""What `import msvq` gives: a look before training, pre-training, and a run with all that one does with it."""
 
+import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -23,6 +24,7 @@ from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
 from msvq.runs.encoder_folder import HUB
 from msvq.runs.evaluate import evaluate
+from msvq.runs.own_loop import save_run as save_own_run
 from msvq.runs.run_dir import RunDir
 from msvq.search.embedding import embed_source
 from msvq.search.inputs import Inputs
@@ -36,6 +38,7 @@ if TYPE_CHECKING:  # they need scikit-learn, for which `msvq.load` need not wait
     from msvq.search.duplicates import Duplicates
     from msvq.search.mislabelled import Mislabelled
     from msvq.search.outliers import Outliers
+    from msvq.search.search import Searched
     from msvq.search.selection import Selection
 
 Found = TypeVar("Found")
@@ -68,6 +71,44 @@ class Analysis:
         return f"{self.state}: {self.sentence}"
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with a data set, and what training will make of it. Printed, it is what the command says."""
+
+    ok: bool  # whether nothing was found that hurts
+    findings: tuple[Mapping[str, Any], ...]  # each with id, severity, sentence, advice and examples
+    command: str  # that trains on it
+    record: Mapping[str, Any] = field(repr=False)  # all that `msvq doctor --json` prints
+
+    def __str__(self) -> str:
+        from msvq.preflight.doctor import show
+
+        return _shown(show, self.record)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take, before it starts. Printed, it is what the command says."""
+
+    seconds: float  # of the whole run
+    memory: int | None  # bytes, where they could be measured
+    advice: tuple[str, ...]
+    command: str  # that starts it
+    record: Mapping[str, Any] = field(repr=False)  # all that `msvq plan --json` prints
+
+    def __str__(self) -> str:
+        from msvq.preflight.plan import show
+
+        return _shown(show, self.record)
+
+
+def _shown(show: Callable[[Any, Console], None], record: Mapping[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as text:
+        show(record, console)
+    return text.get().rstrip()
+
+
 class Embedded(NamedTuple):
     """Features of the readable pictures of a source, row by row with their names and labels."""
 
@@ -80,7 +121,7 @@ class Embedded(NamedTuple):
 class RunOptions(TypedDict, total=False):
     """Options of whatever opens a run and looks at it, as its command has them."""
 
-    data: str | None
+    data: str | Path | None
     data_root: str | Path | None
     checkpoint: str  # "last", "best" or a file
     device: str | None
@@ -88,11 +129,16 @@ class RunOptions(TypedDict, total=False):
     display: Display | None
 
 
-class LookOptions(RunOptions, total=False):
-    """Options of whatever looks at many pictures, as its command has them."""
+class SearchOptions(RunOptions, total=False):
+    """Options of whatever looks through many pictures, as its command has them."""
 
     split: str  # "all", "train" or "test"
     download: bool
+
+
+class LookOptions(SearchOptions, total=False):
+    """Options of whatever makes a table of many pictures, as its command has them."""
+
     out: str | Path | None  # a .csv or .json of all rows
     html: str | Path | None  # a page with thumbnails
 
@@ -106,105 +152,42 @@ class EvalOptions(RunOptions, total=False):
     overrides: Iterable[str]  # key=value
 
 
-class Run(RunDir):
-    """A finished or running pre-training: what `msvq.pretrain` returns and `msvq.load` opens."""
+class Finder:
+    """What an encoder finds in pictures: the methods are commands of these names, with their options.
 
-    def __repr__(self) -> str:
-        scores = [line["knn_top1"] for line in self.metrics() if "knn_top1" in line]
-        knn = f", kNN {scores[-1]:.1f} %" if scores else ""
-        return f"Run({str(self.path)!r}: {self.config.method_name} on {self.config.data.source}{knn})"
+    `data`: what `--data` takes; None: the run's own pictures. Features are computed once and kept. Results have arrays,
+    names and rows; in a notebook they show their pictures.
+    """
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: method, data, accuracies and curves."""
-        return summary(self.path)
-
-    @cached_property
-    def metadata(self) -> EncoderMetadata:
-        """`encoder.json`: what the encoder is and how to feed it."""
-        return read_metadata(self)
-
-    @property
-    def encoder(self) -> nn.Module:
-        """The trained backbone in eval mode: normalised pictures [N, 3, H, W] to features [N, d].
-
-        Of a run that is not finished, it is that of the last checkpoint.
-        """
-        return self._loaded.network
-
-    @cached_property
-    def _loaded(self) -> LoadedEncoder:
-        return load_run_encoder(self)
-
-    def embed(
-        self,
-        images: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],
-        *,
-        batch_size: int = 500,
-        device: str | None = None,
-    ) -> NDArray[np.float32]:
-        """Features [N, d] of pictures: uint8 (0..255) or float (0..1), of any size, one array or a list; or files.
-
-        Channels may come last or first; grey pictures may leave them out, but an array [3, 28, 28] is one picture:
-        three grey ones are a list, or [3, 28, 28, 1]. A picture of another size than the encoder expects is resized,
-        its shorter side first, and cropped to the centre. File names must be of readable pictures alone:
-        `embed_source` passes over others. `device`: "auto" unless it is named.
-        """
-        return self._loaded.to(device).embed(images, batch_size=batch_size)
+    def _encoder(self, device: str | None) -> LoadedEncoder:
+        raise TypeError(f"{type(self).__name__} does not say what its encoder is")
 
     def embed_source(
         self, source: str | Path, *, split: str = "all", workers: int | None = None, device: str | None = None
     ) -> Embedded:
         """Features of all pictures of what `--data` takes, or of a split; and which cannot be read, with the reason."""
-        return Embedded(*embed_source(self._loaded.to(device), str(source), split=split, workers=workers))
+        return Embedded(*embed_source(self._encoder(device), str(source), split=split, workers=workers))
 
-    def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
-        """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.
+    def search(
+        self,
+        queries: str | Path | Sequence[str | Path],
+        *,
+        top: int = 20,
+        html: str | Path | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> "Searched":
+        """The `top` pictures that are most like each query: a file, or the name of a picture there."""
+        from msvq.search.search import search
 
-        This and the next three are `msvq evaluate`, with its options; the result goes to RUN/eval.
-        """
-        return self.evaluate("knn", {"k": k, "temp": temp}, **options)
-
-    def probe(self, **options: Unpack[EvalOptions]) -> Accuracy:
-        """Logistic regression on features, in seconds."""
-        return self.evaluate("probe", {}, **options)
-
-    def linear(self, *, epochs: int | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
-        """The paper's linear evaluation: 100 `epochs`, unless told otherwise, of a classifier on the frozen encoder."""
-        return self.evaluate("linear", {"epochs": epochs}, **options)
-
-    def finetune(
-        self, *, depth: str | None = None, epochs: int | None = None, **options: Unpack[EvalOptions]
-    ) -> Accuracy:
-        """The network trained on with labels, and the same one from scratch beside it (`scratch_top1` in `record`)."""
-        return self.evaluate("finetune", {"depth": depth, "epochs": epochs}, **options)
-
-    def evaluate(self, protocol: str, changes: Mapping[str, Any] = {}, **options: Unpack[EvalOptions]) -> Accuracy:
-        """`msvq evaluate`, with its options; `changes` are what it takes with --set."""
-        named = [f"{key}={value}" for key, value in changes.items() if value is not None]
-        options["overrides"] = [*named, *options.get("overrides", ())]
-        result, path = evaluate(self, protocol=protocol, **options)
-        assert path is not None  # a run has a place for it
-        return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
-
-    def analyze(self, *, method: str | None = None, **options: Unpack[RunOptions]) -> Analysis:
-        """Did it work, and what do its teachers find? `msvq analyze`, with its options.
-
-        `method`: the file of a method of one's own, which is run only because it is named here.
-        """
-        check_places(self.path, WRITTEN)
-        found = analyze(self, method=method, **options)
-        write_report(self.path)
-        judged = found["verdict"]
-        return Analysis(judged["state"], judged["sentence"], tuple(judged["advice"]), found)
+        given: dict[str, Any] = dict(options)
+        asked = [queries] if isinstance(queries, str | Path) else list(queries)
+        display = given.pop("display", None)
+        return search(Inputs(self._named, **_plain(given)), asked, top=top, html=_optional_path(html), display=display)
 
     def duplicates(
         self, *, threshold: float | None = None, into: str | Path | None = None, **options: Unpack[LookOptions]
     ) -> "Duplicates":
-        """Pictures that are there more than once. This and the next five are commands of these names.
-
-        Each takes their options (`data`: None for the run's own pictures), and returns arrays, names and rows; in a
-        notebook the result shows its pictures.
-        """
+        """Pictures that are there more than once."""
         from msvq.search.duplicates import find_duplicates
 
         return self._look(find_duplicates, options, threshold=threshold, into=_optional_path(into))
@@ -267,7 +250,112 @@ class Run(RunDir):
         given: dict[str, Any] = dict(options)
         outputs = {name: _optional_path(given.pop(name, None)) for name in ("out", "html")}
         display = given.pop("display", None)
-        return work(Inputs(self, **given), **own, **outputs, display=display)
+        return work(Inputs(self._named, **_plain(given)), **own, **outputs, display=display)
+
+    @property
+    def _named(self) -> encoder_names.EncoderName:
+        assert isinstance(self, RunDir | LoadedEncoder)
+        return self
+
+
+class Encoder(Finder, LoadedEncoder):
+    """An encoder from anywhere: what `msvq.load_encoder` returns.
+
+    `encoder.embed(pictures)` gives features [N, d]; `encoder.network` is the `nn.Module`. What it finds is asked for
+    with `data`, since it has no pictures of its own unless it is a run's.
+    """
+
+    def _encoder(self, device: str | None) -> LoadedEncoder:
+        return self if device is None else self.to(device, self.precision)
+
+
+class Run(Finder, RunDir):
+    """A finished or running pre-training: what `msvq.pretrain` returns and `msvq.load` opens."""
+
+    def __repr__(self) -> str:
+        scores = [line["knn_top1"] for line in self.metrics() if "knn_top1" in line]
+        knn = f", kNN {scores[-1]:.1f} %" if scores else ""
+        return f"Run({str(self.path)!r}: {self.config.method_name} on {self.config.data.source}{knn})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: method, data, accuracies and curves."""
+        return summary(self.path)
+
+    @cached_property
+    def metadata(self) -> EncoderMetadata:
+        """`encoder.json`: what the encoder is and how to feed it."""
+        return read_metadata(self)
+
+    @property
+    def encoder(self) -> nn.Module:
+        """The trained backbone in eval mode: normalised pictures [N, 3, H, W] to features [N, d].
+
+        Of a run that is not finished, it is that of the last checkpoint.
+        """
+        return self._loaded.network
+
+    @cached_property
+    def _loaded(self) -> LoadedEncoder:
+        return load_run_encoder(self)
+
+    def _encoder(self, device: str | None) -> LoadedEncoder:
+        return self._loaded.to(device)
+
+    def embed(
+        self,
+        images: ArrayLike | Sequence[ArrayLike] | Iterable[str | PathLike[str]],
+        *,
+        batch_size: int = 500,
+        device: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Features [N, d] of pictures: uint8 (0..255) or float (0..1), of any size, one array or a list; or files.
+
+        Channels may come last or first; grey pictures may leave them out, but an array [3, 28, 28] is one picture:
+        three grey ones are a list, or [3, 28, 28, 1]. A picture of another size than the encoder expects is resized,
+        its shorter side first, and cropped to the centre. File names must be of readable pictures alone:
+        `embed_source` passes over others. `device`: "auto" unless it is named.
+        """
+        return self._encoder(device).embed(images, batch_size=batch_size)
+
+    def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
+        """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.
+
+        This and the next three are `msvq evaluate`, with its options; the result goes to RUN/eval.
+        """
+        return self.evaluate("knn", {"k": k, "temp": temp}, **options)
+
+    def probe(self, **options: Unpack[EvalOptions]) -> Accuracy:
+        """Logistic regression on features, in seconds."""
+        return self.evaluate("probe", {}, **options)
+
+    def linear(self, *, epochs: int | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
+        """The paper's linear evaluation: 100 `epochs`, unless told otherwise, of a classifier on the frozen encoder."""
+        return self.evaluate("linear", {"epochs": epochs}, **options)
+
+    def finetune(
+        self, *, depth: str | None = None, epochs: int | None = None, **options: Unpack[EvalOptions]
+    ) -> Accuracy:
+        """The network trained on with labels, and the same one from scratch beside it (`scratch_top1` in `record`)."""
+        return self.evaluate("finetune", {"depth": depth, "epochs": epochs}, **options)
+
+    def evaluate(self, protocol: str, changes: Mapping[str, Any] = {}, **options: Unpack[EvalOptions]) -> Accuracy:
+        """`msvq evaluate`, with its options; `changes` are what it takes with --set."""
+        named = [f"{key}={value}" for key, value in changes.items() if value is not None]
+        options["overrides"] = [*named, *options.get("overrides", ())]
+        result, path = evaluate(self, protocol=protocol, **_plain(options))
+        assert path is not None  # a run has a place for it
+        return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
+
+    def analyze(self, *, method: str | None = None, **options: Unpack[RunOptions]) -> Analysis:
+        """Did it work, and what do its teachers find? `msvq analyze`, with its options.
+
+        `method`: the file of a method of one's own, which is run only because it is named here.
+        """
+        check_places(self.path, WRITTEN)
+        found = analyze(self, method=method, **_plain(options))
+        write_report(self.path)
+        judged = found["verdict"]
+        return Analysis(judged["state"], judged["sentence"], tuple(judged["advice"]), found)
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page about this run, `report.html` in its directory unless `out` is given; returns its path."""
@@ -296,6 +384,18 @@ def _optional_path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with a path of pictures as the text that a command would have."""
+    return {key: str(value) if key == "data" and value is not None else value for key, value in options.items()}
+
+
+def _assignments(overrides: Sequence[str] | Mapping[str, Any]) -> Sequence[str]:
+    """What --set takes."""
+    if not isinstance(overrides, Mapping):
+        return overrides
+    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+
+
 def load(name: str | Path, *, backbone: str | None = None) -> Run | Any:
     """Open a run directory. Of any other encoder, such as "hf:OWNER/NAME", what `load_encoder` gives: it embeds, too.
 
@@ -306,13 +406,101 @@ def load(name: str | Path, *, backbone: str | None = None) -> Run | Any:
     return load_encoder(name, backbone=backbone) if run is None else Run(run.path, backbone=backbone)
 
 
-def load_encoder(name: str | Path, *, backbone: str | None = None, device: str | None = None) -> LoadedEncoder:
+def load_encoder(name: str | Path, *, backbone: str | None = None, device: str | None = None) -> Encoder:
     """An encoder from anywhere: a run, `timm:NAME`, `torchvision:NAME`, a file, an export, `hf:OWNER/NAME`, "pixels".
 
-    `encoder.embed(pictures)` gives features [N, d]; `encoder.network` is the `nn.Module`. `backbone`: the network that
-    a file of weights is of, where it does not tell. `device`: "auto" unless it is named.
+    `backbone`: the network that a file of weights is of, where it does not tell. `device`: "auto" unless it is named.
     """
-    return encoder_names.load_encoder(name, backbone=backbone).to(device)
+    loaded = encoder_names.load_encoder(name, backbone=backbone).to(device)
+    return Encoder(**{one.name: getattr(loaded, one.name) for one in fields(loaded)})
+
+
+def doctor(
+    data: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    download: bool = False,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    display: Display | None = None,
+) -> Diagnosis:
+    """Look at the data before training: `msvq doctor`, with its options."""
+    from msvq.preflight.doctor import examine_data
+
+    flags = Flags(data=str(data), data_root=data_root, overrides=_assignments(overrides))
+    found = examine_data(flags, download=download, display=display)
+    return Diagnosis(found["ok"], tuple(found["findings"]), found["command"], found)
+
+
+def plan(
+    data: str | Path | None = None,
+    *,
+    data_root: str | Path | None = None,
+    method: str | None = None,
+    backbone: str | None = None,
+    recipe: str | Path | None = None,
+    epochs: int | None = None,
+    budget: str | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    device: str | None = None,
+    precision: str | None = None,
+    out: str | Path | None = None,
+    steps: int = 5,
+    display: Display | None = None,
+) -> Plan:
+    """What a run will take of time, memory and disk: `msvq plan`, with its options. A few steps are timed."""
+    from msvq.preflight.plan import plan as plan_run
+
+    flags = Flags(
+        recipe=recipe,
+        data=None if data is None else str(data),
+        data_root=data_root,
+        method=method,
+        backbone=backbone,
+        epochs=epochs,
+        budget=budget,
+        overrides=_assignments(overrides),
+        device=device,
+        precision=precision,
+    )
+    found = plan_run(flags, out=out, steps=steps, display=display)
+    needed = found["memory"].get("needed")
+    return Plan(found["seconds"]["total"], needed, tuple(found["advice"]), found["command"], found)
+
+
+def save_run(
+    encoder: nn.Module,
+    out: str | Path,
+    *,
+    data: str | Path,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    data_root: str | Path | None = None,
+    backbone: str | None = None,
+    method: str | None = None,
+    overwrite: bool = False,
+) -> Run:
+    """A training loop of one's own ends in a run directory, so that report, search, export and evaluate work on it.
+
+    `encoder`: any module from normalised pictures [N, 3, H, W] to features [N, d], or maps, which are averaged; of a
+    method, its encoder. `data`: what it has learned from, as `--data` takes it. `size`, `mean`, `std`: how pictures
+    were fed to it. `backbone`: what builds the network again, where it is no ResNet of the package: "timm:NAME",
+    "torchvision:NAME", or "file.py:NAME", a function or class there. `method`: what to call the loop.
+    """
+    save_own_run(
+        encoder,
+        Path(out),
+        data=str(data),
+        size=size,
+        mean=mean,
+        std=std,
+        data_root=data_root,
+        backbone=backbone,
+        method=method,
+        overwrite=overwrite,
+    )
+    write_report(Path(out))
+    return load(out, backbone=backbone)
 
 
 class ImageEncoder(nn.Module):
@@ -381,9 +569,7 @@ def pretrain(
         method=method,
         backbone=backbone,
         init=init,
-        overrides=[f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-        if isinstance(overrides, Mapping)
-        else overrides,
+        overrides=_assignments(overrides),
         epochs=epochs,
         budget=budget,
         seed=seed,

@@ -305,6 +305,24 @@ def test_mistakes_are_named() -> None:
         make(torch.zeros(2, 3, 32, 32), ("weak",), gen())
 
 
+def test_channels_may_come_first() -> None:
+    make, images = Augment({"strong": STRONG}, size=16, mean=MEAN, std=STD), pictures(6, 24, 20)
+    (last,), (first,) = (make(batch, ["strong"], gen()) for batch in (images, images.permute(0, 3, 1, 2).contiguous()))
+    assert torch.equal(first, last)
+    assert first.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_without_a_generator_it_has_one_that_follows_the_seed() -> None:
+    def views() -> list[Tensor]:
+        torch.manual_seed(3)
+        make = Augment({"strong": STRONG}, size=16, mean=MEAN, std=STD)
+        return [make(pictures(4), ["strong"])[0] for _ in range(2)]
+
+    once, again = views(), views()
+    assert torch.equal(once[0], again[0]) and torch.equal(once[1], again[1])
+    assert not torch.equal(*once)
+
+
 def test_normalise_by_hand() -> None:
     images = torch.rand(2, 3, 4, 5, generator=gen())
     want = torch.stack([(images[:, c] - MEAN[c]) / STD[c] for c in range(3)], 1)

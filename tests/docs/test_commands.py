@@ -8,6 +8,7 @@ named is one of them; a run that a page takes for granted is a small one. Nothin
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def python(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return pretrain(epochs=1, overrides=[*overrides, *SMALL, *queue], overwrite=True, **options)
 
     monkeypatch.setattr(msvq, "pretrain", small, raising=False)
+    monkeypatch.setattr(msvq, "save_run", partial(msvq.save_run, overwrite=True), raising=False)
     return {"images": make_patterns(3, seed=2)[0]}
 
 

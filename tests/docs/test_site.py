@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.keywords import KEYWORDS
 from docs.reference import PAGES as REFERENCE
 from tests.docs.commands import ROOT, Command, problem
 from tests.report.browser import Browser, find_chromium
@@ -22,6 +21,7 @@ from msvq.config.settings import Settings
 from msvq.core.schema import Section
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.methods import METHODS
+from msvq.methods.keywords import KEYWORDS
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'msvq[docs]' gives it")
 
@@ -134,7 +134,7 @@ def test_every_setting_and_keyword_is_told_in_words() -> None:
             told = words[key] or f"`{key}`" in (kind.__doc__ or "") or key in plain
             assert told or isinstance(field.default, Section), f"{kind.__name__}.{key} needs a comment beside it"
     keywords = {key for kind in METHODS.values() for key in kind.hyperparameters()}
-    assert keywords <= set(KEYWORDS), f"docs/keywords.py lacks {keywords - set(KEYWORDS)}"
+    assert keywords <= set(KEYWORDS), f"methods/keywords.py lacks {keywords - set(KEYWORDS)}"
     assert set(KEYWORDS) <= keywords
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from msvq.core.errors import BadInput
 from msvq.methods.simsiam import SimSiam
 from msvq.model.backbones import BackboneSettings, make_backbone
-from msvq.model.heads import mlp, moco_head
+from msvq.model.heads import mlp, projector
 from msvq.model.resnet import Bottleneck, PointConv2d, ResNet, Stem
 
 
@@ -20,7 +20,7 @@ def count(module: nn.Module) -> int:
 
 def test_parameter_counts() -> None:
     assert count(ResNet()) == 11_168_832
-    assert count(moco_head(512, 2048, 128)) == 1_312_896
+    assert count(projector(512, 2048, 128)) == 1_312_896
 
 
 @pytest.mark.parametrize(

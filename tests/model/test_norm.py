@@ -187,8 +187,11 @@ def test_channels_last_goes_in_and_comes_out() -> None:
 
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="12 does not divide into 8"):
+    told = r"12 does not divide into 8 batch-norm groups; .*drop_last=True.*bn_splits=1"
+    with pytest.raises(ValueError, match=told):
         split_norm(8)(pictures(12))
+    with pytest.raises(ValueError, match=told):
+        Network(ResNet(width=2), nn.Identity(), bn_splits=8)(torch.zeros(12, 3, 8, 8))
 
 
 def test_conversion_keeps_the_state_and_leaves_heads_alone() -> None:

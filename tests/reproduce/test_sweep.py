@@ -159,7 +159,7 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 for line in sys.stdin:
     order = json.loads(line)
-    run, method = pathlib.Path(order["out"]), order["cell"]["method"]
+    run, method = pathlib.Path(order["out"]), order["arguments"]["method"]
     run.mkdir(parents=True)
     (run / "threads").write_text(os.environ["OMP_NUM_THREADS"])
     (run / "compile").write_text(str(order["compile"]))

@@ -23,15 +23,25 @@ from tests.search.conftest import NUM, Says, save_arrays
 import msvq
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.files import indexes
 from msvq.data.sources.base import Positions
 from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.runs.encoder import CHUNK, LoadedEncoder, load_run_encoder
 from msvq.search import feature_shards
 from msvq.search.embedding import embed
-from msvq.search.feature_shards import FeatureShards
 from msvq.search.formats import WRITERS
 from msvq.search.inputs import Inputs
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "home"))
+
+
+def unfinished() -> list[str]:
+    """Shards of what was not finished."""
+    return sorted(path.name for path in indexes().glob("*/.parts/*.npz"))
 
 
 @pytest.fixture
@@ -69,7 +79,7 @@ def test_every_format_holds_what_the_library_computes(says: Says, small_run: msv
             ["beach/99.jpg", "is empty"],
             ["city/letter.jpg", "is not a picture"],
         ]
-        assert not (out / f"e{ending}.parts").exists()
+        assert not unfinished()
     with np.load(out / "e.npz", allow_pickle=False) as saved:
         features = saved["features"]
         assert features.dtype == np.float32
@@ -97,6 +107,7 @@ def test_the_numbers_do_not_depend_on_the_batch_or_the_company(small_run: msvq.R
 @pytest.mark.parametrize("batch_size", [1, 7, 1024])
 def test_batch_size_changes_no_bit(small_run: msvq.Run, photos: Path, batch_size: int) -> None:
     embed(Inputs(small_run, str(photos), device="cpu"), photos.parent / "a.npz")
+    shutil.rmtree(indexes())
     embed(Inputs(small_run, str(photos), device="cpu"), photos.parent / "b.npz", batch_size=batch_size)
     assert (photos.parent / "a.npz").read_bytes() == (photos.parent / "b.npz").read_bytes()
 
@@ -127,6 +138,7 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
     embed(Inputs(small_run, str(photos)), out, batch_size=8)
     whole = out.read_bytes()
     out.unlink()
+    shutil.rmtree(indexes())
     count, real = [0], LoadedEncoder.__call__
 
     def stops(self: LoadedEncoder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -140,9 +152,8 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
         with pytest.raises(KeyboardInterrupt):
             embed(Inputs(small_run, str(photos)), out, batch_size=8)
     assert not out.exists()
-    done = sorted(path.name for path in (photos.parent / "e.npz.parts").glob("*.npz"))
-    assert done == ["000000.npz", "000001.npz"]
-    damaged = photos.parent / "e.npz.parts" / done[0]
+    assert unfinished() == ["000000.npz", "000001.npz"]
+    (damaged,) = indexes().glob("*/.parts/000000.npz")
     content = bytearray(damaged.read_bytes())
     content[400] ^= 255  # in the middle of the features: that part is made again
     damaged.write_bytes(content)
@@ -154,9 +165,11 @@ def test_what_stopped_half_way_goes_on_to_the_same_bits(
 
 @pytest.mark.usefixtures("tiny_shards")
 def test_other_pictures_start_anew(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, embedder = Inputs(small_run, str(photos)).open_source(), load_run_encoder(small_run).to()
-    folder = photos.parent / "e.npz.parts"
-    FeatureShards(folder, source, np.arange(len(source)), embedder).complete(8, Display())
+    with monkeypatch.context() as patch:
+        patch.setattr("msvq.core.array_cache.ArrayCache.write", lambda cache, fill: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            embed(Inputs(small_run, str(photos)), photos.parent / "e.npz", batch_size=8)
+    assert len(unfinished()) == 4
     (photos / "city" / "29.png").unlink()
     seen = counting(monkeypatch)
     embed(Inputs(small_run, str(photos)), photos.parent / "e.npz", batch_size=8)
@@ -182,18 +195,19 @@ def test_a_killed_command_goes_on(small_run: msvq.Run, photos: Path) -> None:
     many.mkdir()
     for i in range(2100):  # three parts
         os.link(images[i % len(images)], many / f"{i:04}.png")
-    out, parts = photos.parent / "k.npz", photos.parent / "k.npz.parts"
+    out = photos.parent / "k.npz"
     words = [sys.executable, "-m", "msvq", "embed", str(small_run.path), "--data", str(many), "--out", str(out)]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while process.poll() is None and not list(parts.glob("0*.npz")):
+    while process.poll() is None and not unfinished():
         time.sleep(0.005)
     process.kill()
     process.wait()
-    assert list(parts.glob("0*.npz"))
+    assert unfinished()
     assert not out.exists()
     said = io.StringIO()
     embed(Inputs(small_run, str(many)), out, display=Display(Console(file=said)))
     assert "continuing: " in said.getvalue()
+    shutil.rmtree(indexes())
     embed(Inputs(small_run, str(many)), photos.parent / "again.npz")
     assert out.read_bytes() == (photos.parent / "again.npz").read_bytes()
 
@@ -234,40 +248,6 @@ def test_mistakes_get_one_sentence_and_leave_nothing(says: Says, small_run: msvq
         assert not list(photos.parent.glob("e.*")), words
 
 
-def test_a_folder_of_others_is_not_taken_for_parts(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    parts = photos.parent / "e.npz.parts"
-    parts.mkdir()
-    (parts / "000000.npz").write_text("mine")
-    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
-    assert code == 2 and "e.npz.parts' holds other files" in error
-    assert (parts / "000000.npz").read_text() == "mine"
-    assert not (photos.parent / "e.npz").exists()
-
-
-def test_a_folder_of_parts_that_is_a_link_is_left_alone(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    others = photos.parent / "others"
-    others.mkdir()
-    for name in ("000000.npz", "parts.json"):
-        (others / name).write_text("mine")
-    (photos.parent / "e.npz.parts").symlink_to(others)
-    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
-    assert code == 2 and error.count("\n") == 1 and "e.npz.parts' is a link to" in error
-    assert sorted((path.name, path.read_text()) for path in others.iterdir()) == [
-        ("000000.npz", "mine"),
-        ("parts.json", "mine"),
-    ]
-
-
-def test_what_others_put_among_the_parts_stays(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    parts = photos.parent / "e.npz.parts"
-    parts.mkdir()
-    for name in ("mine.npz", "parts.json", "000007.npz"):
-        (parts / name).write_text("of another command")
-    code, _, error = says("embed", small_run.path, "--data", photos, "--out", photos.parent / "e.npz")
-    assert code == 0, error
-    assert [path.name for path in parts.iterdir()] == ["mine.npz"]
-
-
 def test_the_data_are_never_written_over(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
     save_arrays(tmp_path / "e.npz")
     for name in ("list.csv", "x.skipped.csv"):
@@ -300,7 +280,7 @@ def test_a_name_of_two_lines_is_one_row(small_run: msvq.Run, photos: Path) -> No
 def test_what_could_not_be_read_now_is_tried_again(
     says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, parts = photos.parent / "e.npz", photos.parent / "e.npz.parts"
+    out = photos.parent / "e.npz"
     words = ["embed", small_run.path, "--data", photos, "--out", out, "--batch-size", 8]
     real = FileImages.decoded
 
@@ -314,13 +294,11 @@ def test_what_could_not_be_read_now_is_tried_again(
     assert code == 0
     assert f"{NUM - 1} pictures" in said
     assert "the same command tries those again" in said
-    assert parts.is_dir()
     seen = counting(monkeypatch)
     code, said, _ = says(*words)
     assert f"{NUM} pictures" in said
     assert "tries" not in said
-    assert sum(seen) == 8  # the part with that picture
-    assert not parts.exists()
+    assert sum(seen) == 1  # that picture
 
 
 def test_another_network_with_the_same_weights_has_another_key(

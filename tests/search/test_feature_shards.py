@@ -8,6 +8,7 @@ from tests.search.conftest import NUM, Says
 from torch import Tensor
 
 import msvq
+from msvq.core.files import indexes
 from msvq.model.resnet import ResNet
 from msvq.search import feature_shards
 
@@ -32,10 +33,10 @@ def test_finished_parts_are_kept_when_memory_runs_out(
     assert (code, said) == (2, "")
     assert error.strip().endswith("8 pictures at a time do not fit into the memory of cpu; free some")
     assert len(error.strip().splitlines()) == 1
-    kept = sorted(path.name for path in (photos.parent / "e.npz.parts").glob("*.npz"))
+    kept = sorted(path.name for path in indexes().glob("*/.parts/*.npz"))
     assert kept == ["000000.npz", "000001.npz"]
     code, said, error = says(*words, "--batch-size", 4)
     assert code == 0
     assert f"continuing: 16 of {NUM + 2} pictures are done already" in error
     assert f"{NUM} pictures" in said
-    assert not (photos.parent / "e.npz.parts").exists()
+    assert not list(indexes().glob("*/.parts"))

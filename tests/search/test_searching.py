@@ -1,5 +1,6 @@
 """msvq search: the nearest pictures, an index that follows the data, and the page."""
 
+import errno
 import json
 import re
 import shutil
@@ -23,7 +24,7 @@ from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_run_encoder
 from msvq.search import page
 from msvq.search import search as searching
-from msvq.search.index import Index, _reserve, open_index, unit_rows
+from msvq.search.index import Index, _reserved, open_index, unit_rows
 from msvq.search.inputs import Inputs
 from msvq.search.page import make_thumbnails
 from msvq.search.search import nearest, search
@@ -142,11 +143,72 @@ def test_thumbnails_are_those_of_their_names(small_run: msvq.Run, monkeypatch: p
     assert [made[place].address for place in mixed] == [pixels.tobytes().hex() for pixels in expected]
 
 
+def test_every_command_takes_the_features_that_another_has_computed(
+    says: Says, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = msvq.load_encoder("pixels")
+    commands: dict[str, list[str | int | Path]] = {
+        "embed": ["--out", tmp_path / "e.npz"],
+        "search": ["--query", "beach/03.png"],
+        "duplicates": [],
+        "outliers": ["--num", 5],
+        "select": ["--num", 3],
+        "cluster": ["--num", 2],
+        "mislabelled": [],
+    }
+    for first in ("embed", "search"):
+        shutil.rmtree(indexes(), ignore_errors=True)
+        assert says(first, "pixels", "--data", photos, *commands[first])[0] == 0
+        with monkeypatch.context() as patch:
+            seen = counting(patch)
+            for command, words in commands.items():
+                assert says(command, "pixels", "--data", photos, *words)[0] == 0, command
+            pixels.embed_source(photos)
+            assert not seen
+    with np.load(tmp_path / "e.npz") as saved:  # with the bits that the encoder gives
+        files = [photos / name for name in saved["names"]]
+        np.testing.assert_array_equal(saved["features"], pixels.embed(files))
+
+
+def test_a_cache_where_nothing_can_be_written_is_one_sentence(
+    says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("a file, where the cache would be")
+    for command, *words in (("embed", "--out", tmp_path / "e.csv"), ("search", "--query", "beach/03.png")):
+        code, said, error = says(command, small_run.path, "--data", photos, *words)
+        assert code == 0
+        assert f"{NUM} pictures" in said
+        assert error.count("features are not kept for the next command, since nothing can be written to") == 1
+    monkeypatch.setenv("MSVQ_HOME", str(tmp_path / "full"))
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("msvq.search.feature_shards.write_atomically", full)
+    code, said, error = says("embed", small_run.path, "--data", photos, "--out", tmp_path / "f.csv")
+    assert (code, said) == (2, "") and not (tmp_path / "f.csv").exists()
+    assert error.count("\n") == 1 and "or point MSVQ_HOME at another disk" in error
+
+
+def test_an_index_is_read_where_nothing_can_be_written(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = np.array(index_of(small_run, photos).features)
+
+    def closed(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("msvq.core.array_cache.lock", closed)
+    seen = counting(monkeypatch)
+    np.testing.assert_array_equal(index_of(small_run, photos).features, before)
+    assert not seen
+
+
 def test_a_full_disk_is_told_before_the_index_is_written(
     small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = photos.parent / "reserved"
-    _reserve(file, 100_000)
+    assert _reserved(file, 100_000, 100).shape == (250, 100)
     assert file.stat().st_blocks * 512 >= 100_000  # no holes, which a map would fill when the disk is full
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=100))
     with pytest.raises(msvq.BadInput, match=r"has 0\.0 GB left and the index needs .* MSVQ_HOME"):

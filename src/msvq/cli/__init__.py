@@ -29,7 +29,7 @@ MODULES = (pretrain, evaluate, search, pictures, reproduce, info)  # each regist
 TASKS = {
     "Look at the pictures first": ("doctor", "plan", "datasets"),
     "Train": ("demo", "pretrain", "bench"),
-    "Judge": ("report", "evaluate", "analyze", "runs"),
+    "Judge": ("report", "evaluate", "analyze", "compare", "runs"),
     "Use": (
         *("search", "embed", "duplicates", "outliers", "select", "cluster", "classify", "mislabelled"),
         "export",

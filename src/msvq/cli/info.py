@@ -67,11 +67,11 @@ def settings(
 ) -> None:
     """List the settings that --set and recipes take: what each may be, its default, what it is.
 
-    A method's own, method.KEY, stand in 'msvq methods' and the reference. Example: msvq settings train
+    Behind them stand the keywords of methods, method.KEY. Example: msvq settings projector
     """
-    from msvq.config.describe import describe_settings
+    from msvq.config.describe import describe_keywords, describe_settings
 
-    rows = describe_settings()
+    rows = [*describe_settings(), *describe_keywords()]
     shown = [row for row in rows if key is None or key in row.path]
     if not shown:
         raise unknown("setting", str(key), [row.path for row in rows])

@@ -1,6 +1,8 @@
-"""The command that makes the paper's tables and figures again."""
+"""Commands that compare methods: the paper's tables and figures again, or one's own pictures."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +10,9 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
+from msvq.cli import options as opt
 from msvq.cli.options import Stopped, app
+from msvq.core.errors import BadInput
 
 
 @app.command()
@@ -80,15 +84,64 @@ def reproduce(
     if dry_run:
         command.dry_run(sweep, data_root=data_root, jobs=jobs, console=console)
         return
-    try:
+    with _resumable():
         outcome = command.reproduce(
             sweep, data_root=data_root, download=download, jobs=jobs, compiled=compiled, console=console
         )
+    command.show(outcome, console)
+    raise typer.Exit(int(bool(outcome.failed)))
+
+
+@app.command()
+def compare(
+    methods: Annotated[
+        str, Option(help="Methods to compare, as a,b ('msvq methods' lists them), or path/to/file.py:ClassName.")
+    ],
+    pictures: opt.Pictures = None,
+    data: Annotated[str | None, Option(help="What 'msvq pretrain --data' takes.")] = None,
+    data_root: opt.Root = None,
+    download: opt.Download = False,
+    seeds: Annotated[int, Option(help="Runs of each method.")] = 3,
+    budget: Annotated[
+        str | None,
+        Option(
+            help="The time that each run has, such as 90s, 5m or 1h. (default: 5m, unless --set gives train.epochs or "
+            "train.steps)",
+            metavar="TIME",
+        ),
+    ] = None,
+    settings: opt.Overrides = None,
+    out: Annotated[Path | None, Option(help="Directory of the runs and the page. (default: runs/compare-NAME)")] = None,
+) -> None:
+    """Train several methods on the same pictures, each with several seeds and as much time, and compare them.
+
+    The budget is that of one run; all of them together is said before they start. Finished runs are skipped and
+    interrupted ones go on, so the same command continues. Without labels, methods are compared by the copies of
+    pictures that they find. The exit code is 1 if a run failed.
+    Example: msvq compare photos --methods msvq,simclr --seeds 3 --budget 5m
+    """
+    from msvq.reproduce import compare as command
+
+    source, console = opt.one_source(pictures, data), Console()
+    if source is None:
+        raise BadInput("name the pictures to compare on: msvq compare FOLDER --methods a,b")
+    contest = command.plan_contest(
+        _names(methods) or [], source, seeds=seeds, budget=budget, out=out, overrides=settings or []
+    )
+    with _resumable():
+        found = command.hold_contest(contest, data_root=data_root, download=download, console=console)
+    command.show(found, console)
+    raise typer.Exit(int(bool(found.failed)))
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """An interruption tells how to go on."""
+    try:
+        yield
     except KeyboardInterrupt as stop:
         told = f"{stop}; " if stop.args else ""
         raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
-    command.show(outcome, console)
-    raise typer.Exit(int(bool(outcome.failed)))
 
 
 def _names(text: str | None) -> list[str] | None:

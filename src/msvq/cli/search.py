@@ -65,8 +65,8 @@ def embed(
     say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
         say(f"{tell_skipped(written.skipped)}  {written.skipped_path}")
-    if written.shards is not None:
-        say(f"the same command tries those again that could not be read now; all others are kept in {written.shards}")
+    if written.try_again:
+        say("the same command tries those again that could not be read now; the features of all others are kept")
 
 
 @app.command()

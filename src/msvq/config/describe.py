@@ -15,6 +15,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from msvq.config.settings import Settings
+from msvq.methods import METHODS
+from msvq.methods.keywords import KEYWORDS
 
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path", type(None): "null"}
 LIMITS = {"ge": "from", "gt": "above", "le": "to", "lt": "below", "min_length": "at least"}
@@ -38,6 +40,32 @@ def describe_settings() -> list[Described]:
         if isinstance(default, BaseModel)
         for row in describe_section(type(default), f"{name}.", default)
     ]
+
+
+def describe_keywords() -> list[Described]:
+    """The keywords of all methods, each once: `method.KEY`, with the defaults of the methods that have it."""
+    keywords: dict[str, dict[str, tuple[Any, Any]]] = {}
+    for name, kind in METHODS.items():
+        for key, described in kind.hyperparameters().items():
+            keywords.setdefault(key, {})[name] = described
+    return [
+        Described(
+            f"method.{key}",
+            " or ".join(dict.fromkeys(type_words(kind) for kind, _ in of.values())),
+            _defaults(of),
+            KEYWORDS[key],
+        )
+        for key, of in sorted(keywords.items())
+    ]
+
+
+def _defaults(of: Mapping[str, tuple[Any, Any]]) -> str:
+    """The default of most methods, then the others with the names of theirs."""
+    names: dict[str, list[str]] = {}
+    for name, (_, value) in of.items():
+        names.setdefault(code(value), []).append(name)
+    most, *others = sorted(names, key=lambda value: -len(names[value]))
+    return "; ".join([most, *(f"{value}: {', '.join(names[value])}" for value in others)])
 
 
 def describe_section(kind: type[BaseModel], path: str, default: BaseModel | None = None) -> Iterator[Described]:

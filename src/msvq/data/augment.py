@@ -71,22 +71,24 @@ class Augment:
 
     Every random number comes from the generator of the call, as many per view whatever they decide: the same
     generator state gives the same views, and a changed setting leaves the draws of the other steps as they were.
+    Without one, it has one of its own, which follows `torch.manual_seed`.
     """
 
     def __init__(self, views: Mapping[str, ViewSettings], *, size: int, mean: Sequence[float], std: Sequence[float]):
         self.views, self.size, self.mean, self.std = dict(views), size, tuple(mean), tuple(std)
+        self.generator: torch.Generator | None = None  # its own, where calls bring none
 
     def __call__(
         self,
         images: Tensor,
         kinds: Sequence[str],
-        generator: torch.Generator,
+        generator: torch.Generator | None = None,
         *,
         size: int | None = None,
         rows: slice = ALL,
         of: int | None = None,
     ) -> tuple[Tensor, ...]:
-        """Independent views of `images` uint8 [N, H, W, 3], one per entry of `kinds`.
+        """Independent views of `images` uint8 [N, H, W, 3] or [N, 3, H, W], one per entry of `kinds`.
 
         Each is a normalised float32 [N, 3, size, size] in channels_last. A `size` below the usual one draws the
         same views with fewer pixels; blur shrinks with them. Where `images` are the `rows` of a batch `of` so many
@@ -95,7 +97,9 @@ class Augment:
         for kind in kinds:
             if kind not in self.views:
                 raise unknown("view", kind, self.views)
-        _check(images)
+        images = _channels_last(images)
+        if generator is None:
+            generator = self.generator = self.generator or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         with torch.autocast(images.device.type, enabled=False):  # bfloat16 is coarser than 256 levels
             plans = [self._draw(images, self.views[kind], generator, size or self.size, rows, of) for kind in kinds]
             source = to_source(images)
@@ -194,7 +198,7 @@ def eval_view(
     bilinearly), then cut at the centre, as torchvision's Resize and CenterCrop do.
     """
     how = resizing or Resizing(size, size)
-    _check(images)
+    images = _channels_last(images)
     _, height, width, _ = images.shape
     view = images.permute(0, 3, 1, 2).to(torch.float32).div_(255)
     if (height, width) != (size, size) or how.side != size:
@@ -208,6 +212,9 @@ def eval_view(
     return normalise(view, mean, std)
 
 
-def _check(images: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[3] != 3:
-        raise ValueError(f"pictures must be uint8 [N, H, W, 3], not {images.dtype} {list(images.shape)}")
+def _channels_last(images: Tensor) -> Tensor:
+    """Pictures [N, H, W, 3] of such, or of [N, 3, H, W] as PyTorch's own loaders give them."""
+    if images.dtype != torch.uint8 or images.ndim != 4 or 3 not in (images.shape[1], images.shape[3]):
+        told = f"{images.dtype} {list(images.shape)}"
+        raise ValueError(f"pictures must be uint8 [N, H, W, 3] or [N, 3, H, W], not {told}")
+    return images if images.shape[3] == 3 else images.permute(0, 2, 3, 1)

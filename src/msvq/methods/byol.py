@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Momentum, TeacherMethod
-from msvq.model.heads import mlp
+from msvq.model.heads import ProjectorNorm, mlp, projector
 from msvq.model.losses import negative_cosine
 from msvq.model.teacher import Backbone, Network, Teacher
 
@@ -32,12 +32,14 @@ class BYOL(TeacherMethod):
         momentum_schedule: Literal["constant", "cosine"] = "constant",
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm = "hidden",
         bn_splits: Count = 8,
         shuffle: bool = True,
         symmetric: bool = True,
     ) -> None:
         super().__init__()
-        head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=projector_norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)

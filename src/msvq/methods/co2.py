@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Momentum, SoftLabel, TeacherMethod, Temperature
-from msvq.model.heads import moco_head
+from msvq.model.heads import ProjectorNorm, projector
 from msvq.model.losses import info_nce, l2_normalize, similarity
 from msvq.model.queue import Queue
 from msvq.model.relations import by_rows
@@ -41,11 +41,13 @@ class CO2(TeacherMethod):
         queue_size: Count = 4096,
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm = "none",
         bn_splits: Count = 8,
         shuffle: bool = True,
     ) -> None:
         super().__init__()
-        head = moco_head(backbone.feature_dim, hidden_dim, output_dim)
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=projector_norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from msvq.core.runtime import RandomState
 from msvq.methods.base import Batch, Count, Loss, Momentum, Share, TeacherMethod
-from msvq.model.heads import mlp
+from msvq.model.heads import ProjectorNorm, mlp, projector
 from msvq.model.losses import l2_normalize, mean_shift, negative_cosine
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
@@ -47,13 +47,15 @@ class MNN(TeacherMethod):
         queue_size: Count = 4096,
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm = "hidden",
         bn_splits: Count = 8,
         shuffle: bool = True,
         symmetric: bool = True,
     ) -> None:
         super().__init__()
         check_neighbours(k, queue_size)
-        head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True)
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=projector_norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)

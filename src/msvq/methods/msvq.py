@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from msvq.methods.base import Batch, Count, Loss, Method, Momentum, Share, SoftLabel, Temperature
-from msvq.model.heads import moco_head
+from msvq.model.heads import ProjectorNorm, projector
 from msvq.model.losses import info_nce_from_relation, l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.relations import Relation, cross_entropy, entropy, relation, relations
@@ -48,7 +48,7 @@ class MSVQ(Method):
         SoftLabelSpec(4, 2, 2),
     )
     stored: ClassVar[Mapping[int, int]] = {1: 2, 2: 4}  # queue -> the view whose embeddings it stores
-    projector_norm: ClassVar[bool] = False
+    own_norm: ClassVar[ProjectorNorm] = "none"  # of the projector, unless told otherwise
 
     def __init__(
         self,
@@ -61,13 +61,16 @@ class MSVQ(Method):
         queue_size: Count = 4096,
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm | None = None,
         bn_splits: Count = 8,
         shuffle: bool = True,
         teacher_augmentation: Literal["weak", "strong"] = "weak",
         warm_start: Share = 0.0,
     ) -> None:
         super().__init__()
-        head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=self.projector_norm)
+        norm = projector_norm or self.own_norm
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         momentums = (momentum1, momentum2)[: max(label.teacher for label in self.soft_label_specs)]
         self.teachers = nn.ModuleList(Teacher(self.student, momentum=m, shuffle=shuffle) for m in momentums)
@@ -130,8 +133,8 @@ class MSVQ(Method):
 
     @classmethod
     def hyperparameters(cls) -> dict[str, tuple[Any, Any]]:
-        """As for every method, without the momentum of a teacher that this member does not have."""
-        keywords = super().hyperparameters()
+        """As for every method, with the member's own norm, and no momentum of a teacher that it does not have."""
+        keywords = super().hyperparameters() | {"projector_norm": (ProjectorNorm, cls.own_norm)}
         if all(label.teacher == 1 for label in cls.soft_label_specs):
             del keywords["momentum2"]
         return keywords
@@ -165,7 +168,7 @@ class MSVQDagger(MSVQ):
     """MSVQ with batch norm in the projector."""
 
     title = "MSVQ†"
-    projector_norm = True
+    own_norm: ClassVar[ProjectorNorm] = "hidden"
 
 
 class MSVQX3(MSVQ):

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Method, Temperature
-from msvq.model.heads import mlp
+from msvq.model.heads import ProjectorNorm, mlp, projector
 from msvq.model.losses import neighbour_contrast
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network
@@ -34,12 +34,14 @@ class NNCLR(Method):
         queue_size: Count = 4096,
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 3,
+        projector_norm: ProjectorNorm = "all",
         bn_splits: Count = 1,
         both_ways: bool = True,
     ) -> None:
         super().__init__()
         check_neighbours(k, queue_size)
-        head = mlp(backbone.feature_dim, hidden_dim, hidden_dim, output_dim, norm=True, last_norm=True)
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=projector_norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True)
         self.queue = Queue(queue_size, output_dim)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from msvq.methods.base import Batch, Count, Loss, Momentum, Share, SoftLabel, TeacherMethod, Temperature
-from msvq.model.heads import moco_head
+from msvq.model.heads import ProjectorNorm, projector
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 from msvq.model.relations import Relation, relation
@@ -29,8 +29,8 @@ class SCE(TeacherMethod):
     """One teacher, one queue; a strong query and a weak key.
 
     `coefficient` is the paper's λ, the share of the own key. `mask_own_key`: the relations cover the queue alone, as
-    in the paper; off, the key itself takes part with similarity 0, as in the authors' code. `norm`: batch norm in the
-    projector, as in the authors' CIFAR configuration.
+    in the paper; off, the key itself takes part with similarity 0, as in the authors' code. `projector_norm` is that of
+    the authors' CIFAR configuration.
     """
 
     title: ClassVar[str] = "SCE"
@@ -49,13 +49,14 @@ class SCE(TeacherMethod):
         queue_size: Count = 4096,
         hidden_dim: Count = 512,
         output_dim: Count = 128,
-        norm: bool = True,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm = "hidden",
         bn_splits: Count = 8,
         shuffle: bool = True,
         symmetric: bool = True,
     ) -> None:
         super().__init__()
-        head = moco_head(backbone.feature_dim, hidden_dim, output_dim, norm=norm)
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=projector_norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

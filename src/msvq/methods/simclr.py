@@ -10,7 +10,7 @@ from annotated_types import Ge
 
 from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method, Temperature
-from msvq.model.heads import mlp
+from msvq.model.heads import ProjectorNorm, projector
 from msvq.model.losses import cross_view, multi_positive_nt_xent, nt_xent
 from msvq.model.teacher import Backbone, Network
 
@@ -33,6 +33,8 @@ class SimCLR(Method):
         temp: Temperature = 0.2,
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm = "all",
         bn_splits: Count = 1,
         loss: Literal["nt-xent", "cross-view"] = "nt-xent",
         num_views: Annotated[int, Ge(2)] = 2,
@@ -40,7 +42,7 @@ class SimCLR(Method):
         super().__init__()
         if loss == "cross-view" and num_views > 2:
             raise BadInput("method.loss cross-view compares two views; leave out method.num_views")
-        head = mlp(backbone.feature_dim, hidden_dim, output_dim, norm=True, last_norm=True)
+        head = projector(backbone.feature_dim, hidden_dim, output_dim, layers=projector_layers, norm=projector_norm)
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.temp, self.loss = temp, nt_xent if loss == "nt-xent" else cross_view
         self.views = ("strong",) * num_views

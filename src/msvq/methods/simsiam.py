@@ -3,13 +3,13 @@
 Paper: Exploring Simple Siamese Representation Learning, arXiv 2011.10566.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import nn
 
 from msvq.core.errors import BadInput
 from msvq.methods.base import Batch, Count, Loss, Method
-from msvq.model.heads import mlp
+from msvq.model.heads import ProjectorNorm, mlp, projector
 from msvq.model.losses import negative_cosine
 from msvq.model.resnet import Block
 from msvq.model.teacher import Backbone, Network
@@ -34,14 +34,21 @@ class SimSiam(Method):
         hidden_dim: Count = 2048,
         output_dim: Count = 2048,
         predictor_dim: Count = 512,
-        projector_layers: Literal[2, 3] = 2,
+        projector_layers: Count = 2,
+        projector_norm: ProjectorNorm = "all",
         zero_init_residual: bool = False,
         constant_predictor_rate: bool = False,
         bn_splits: Count = 1,
     ) -> None:
         super().__init__()
-        sizes = [hidden_dim] * (projector_layers - 1) + [output_dim]
-        head = mlp(backbone.feature_dim, *sizes, norm=True, last_norm=True, last_affine=projector_layers == 2)
+        head = projector(
+            backbone.feature_dim,
+            hidden_dim,
+            output_dim,
+            layers=projector_layers,
+            norm=projector_norm,
+            last_affine=projector_layers <= 2,
+        )
         self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, predictor_dim, output_dim, norm=True)
         self.constant_rate = (self.predictor,) if constant_predictor_rate else ()

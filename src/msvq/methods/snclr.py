@@ -10,7 +10,7 @@ from torch import Tensor
 
 from msvq.core.distributed import all_gather
 from msvq.methods.base import Batch, Count, Loss, Momentum, TeacherMethod, Temperature
-from msvq.model.heads import mlp
+from msvq.model.heads import ProjectorNorm, mlp, projector
 from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue, check_neighbours
 from msvq.model.teacher import Backbone, Network, Teacher
@@ -48,14 +48,23 @@ class SNCLR(TeacherMethod):
         queue_size: Count = 4096,
         hidden_dim: Count = 2048,
         output_dim: Count = 128,
+        projector_layers: Count = 3,
+        projector_norm: ProjectorNorm = "all",
         bn_splits: Count = 8,
         shuffle: bool = True,
         symmetric: bool = True,
     ) -> None:
         super().__init__()
         check_neighbours(k, queue_size)
-        sizes = (backbone.feature_dim, hidden_dim, hidden_dim, output_dim)
-        self.student = Network(backbone, mlp(*sizes, norm=True, last_norm=True, last_affine=False), bn_splits=bn_splits)
+        head = projector(
+            backbone.feature_dim,
+            hidden_dim,
+            output_dim,
+            layers=projector_layers,
+            norm=projector_norm,
+            last_affine=False,
+        )
+        self.student = Network(backbone, head, bn_splits=bn_splits)
         self.predictor = mlp(output_dim, hidden_dim, output_dim, norm=True, last_norm=True, last_affine=False)
         self.teacher = Teacher(self.student, momentum=momentum, shuffle=shuffle)
         self.queue = Queue(queue_size, output_dim)

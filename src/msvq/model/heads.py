@@ -1,6 +1,7 @@
 """Projectors and predictors: small perceptrons on top of the backbone's features."""
 
 from itertools import pairwise
+from typing import Literal
 
 from torch import nn
 
@@ -24,6 +25,19 @@ def mlp(*sizes: int, norm: bool = False, last_norm: bool = False, last_affine: b
     return nn.Sequential(*layers)
 
 
-def moco_head(feature_dim: int, hidden_dim: int, output_dim: int, *, norm: bool = False) -> nn.Sequential:
-    """The paper's projector: two linear layers; with batch norm, MSVQ-dagger's."""
-    return mlp(feature_dim, hidden_dim, output_dim, norm=norm)
+# Where batch norm stands: nowhere, before each ReLU, or behind the last layer as well.
+ProjectorNorm = Literal["none", "hidden", "all"]
+
+
+def projector(
+    feature_dim: int,
+    hidden_dim: int,
+    output_dim: int,
+    *,
+    layers: int = 2,
+    norm: ProjectorNorm = "none",
+    last_affine: bool = True,
+) -> nn.Sequential:
+    """So many linear layers with ReLU between them; the paper's is the default, with norm "hidden" MSVQ-dagger's."""
+    sizes = (feature_dim, *[hidden_dim] * (layers - 1), output_dim)
+    return mlp(*sizes, norm=norm != "none", last_norm=norm == "all", last_affine=last_affine)

@@ -40,7 +40,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
         assert self.num_batches_tracked is not None
         if len(input) % splits:
-            raise ValueError(f"a batch of {len(input)} does not divide into {splits} batch-norm groups")
+            raise no_groups(len(input), splits)
         if self._planes is not None:
             return followed(self, self._planes.normalise(input, splits, self.eps))
         self.num_batches_tracked.add_(1)
@@ -56,6 +56,14 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     def extra_repr(self) -> str:
         """What print(network) shows."""
         return f"{self.num_features}, splits={self.splits}"
+
+
+def no_groups(num: int, splits: int) -> ValueError:
+    """The error for a batch that does not divide into groups."""
+    return ValueError(
+        f"a batch of {num} does not divide into {splits} batch-norm groups; leave out a last batch that is short "
+        f"(drop_last=True in the loader), or have no groups (bn_splits=1)"
+    )
 
 
 def followed(norm: nn.Module, output: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from msvq.core.distributed import gather_permuted, world_size
 from msvq.core.runtime import RandomState, is_out_of_memory
-from msvq.model.norm import SplitBatchNorm2d, interleaved_groups, local_splits, split_batch_norm
+from msvq.model.norm import SplitBatchNorm2d, interleaved_groups, local_splits, no_groups, split_batch_norm
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ class Network(nn.Module):
         if not training or splits == 1:
             return cast(Tensor, self.projector(backbone(x)))
         if len(x) % splits:
-            raise ValueError(f"a batch of {len(x)} does not divide into {splits} batch-norm groups")
+            raise no_groups(len(x), splits)
         if x.device.type != "cpu" and backbone is self.backbone:
             norms = [module for module in backbone.modules() if isinstance(module, SplitBatchNorm2d)]
             with interleaved_groups(norms):

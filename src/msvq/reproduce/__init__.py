@@ -1,6 +1,6 @@
 """`msvq reproduce`: the paper's tables and figures again, compared with what was published. A client of the library.
 
-In the order of a command:
+`msvq compare` (compare.py) does the same for one's own pictures, with the same sweeps. In the order of a command:
 
 - reproduce.py    the story: what is asked for, run, collected, written and printed
 - paper.py        every published number

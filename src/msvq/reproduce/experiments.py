@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msvq.config.adapt import fill_from_run
 from msvq.config.resolve import read_config, resolve
@@ -219,6 +219,8 @@ def choose_datasets(study: Study, scale: Scale, wanted: Sequence[str] | None) ->
 @dataclass(frozen=True)
 class Cell:
     """One run of a sweep: method, data set, what differs from the recipe, and seed, at a scale."""
+
+    made_by: ClassVar[str] = MADE_BY
 
     scale: str
     dataset: str

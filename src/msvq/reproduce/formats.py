@@ -381,18 +381,22 @@ def write_page(out: Path) -> Path:
                 studies.append(_study(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png")))
             except (ValueError, KeyError, TypeError, AttributeError):  # the numbers of others are worth a page
                 unreadable.append(f"{RESULTS}/{name}.json")
-    page = templates().get_template("reproduction.html")
-    text = page.render(
+    return render_page(
+        out,
         title=f"Reproduction of MSVQ, scale {scale}",
-        scale=scale,
         note=note[:1].upper() + note[1:],
+        published=True,
         studies=studies,
         wordy=(OTHERS, "verdict"),  # columns of words, which wrap
         unreadable=unreadable,
         cells=sorted(manifest["cells"].items()),
-        style=resource("page.css"),
     )
-    write_text(out / PAGE, text)
+
+
+def render_page(out: Path, **values: Any) -> Path:
+    """The page of a sweep: studies with their tables and notes, and its runs."""
+    page = templates().get_template("reproduction.html")
+    write_text(out / PAGE, page.render(style=resource("page.css"), **values))
     return out / PAGE
 
 

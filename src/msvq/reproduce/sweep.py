@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -111,7 +111,8 @@ class Pool:
         """Begin a task in a process that has none."""
         process = self.idle.pop() if self.idle else self._more()
         order = {
-            "cell": asdict(task.cell),
+            "arguments": task.cell.arguments,
+            "made_by": task.cell.made_by,
             "out": str(task.run),
             "protocols": task.protocols,
             "data_root": None if self.data_root is None else str(self.data_root),
@@ -176,12 +177,26 @@ class Pool:
                 process.wait()
 
 
-class SweepDisplay:
-    """How far all cells are together: one bar in a terminal, a line for each elsewhere; both with the time left."""
+class Measurable(Protocol):
+    """How much a task is, and how much of it is done, in any unit that all tasks have."""
 
-    def __init__(self, console: Console, tasks: Sequence[Task]) -> None:
+    @property
+    def total(self) -> float:
+        """All of it."""
+
+    def done(self, task: Task) -> float:
+        """What is done of it, by the run's files."""
+
+
+class SweepDisplay:
+    """How far all cells are together: one bar in a terminal, a line for each elsewhere; both with the time left.
+
+    `work`: by the cells' names; in pictures through the network, unless it is given.
+    """
+
+    def __init__(self, console: Console, tasks: Sequence[Task], work: Mapping[str, Measurable] | None = None) -> None:
         self.say, self.num = Display(console).note, len(tasks)
-        self.work = {task.cell.name: count_work(task.cell, task.protocols) for task in tasks}
+        self.work = work or {task.cell.name: count_work(task.cell, task.protocols) for task in tasks}
         self.total = sum(work.total for work in self.work.values())
         self.achieved = {task.cell.name: self.work[task.cell.name].total for task in tasks if task.is_finished}
         self.before = sum(self.achieved.values())  # an earlier sweep's work says nothing about our speed

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from msvq.api import Run, pretrain
 from msvq.config.build import build_method
+from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import LOCK, lock
@@ -28,7 +29,7 @@ from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.features import feature_function
 from msvq.preflight.machine import forget_peak, peak_memory
-from msvq.reproduce.experiments import MADE_BY, Cell, is_finished
+from msvq.reproduce.experiments import is_finished
 from msvq.runs.encoder import load_run_encoder
 from msvq.runs.evaluate import evaluate, open_for
 from msvq.train.signals import Interruptions
@@ -42,22 +43,22 @@ def run_cell(order: dict[str, Any], console: Console) -> int | None:
 
     Returns the most bytes that training held at once, without evaluations, if it trained and the system tells.
     """
-    cell = Cell(**order["cell"] | {"overrides": tuple(order["cell"]["overrides"])})
+    arguments = order["arguments"]
     out, data_root, display = Path(order["out"]), order["data_root"], Display(console)
     if (out / LOCK).is_file() and not (out / LOCK).is_symlink():
         # Where it stays busy, the run itself says better what is wrong.
         with suppress(TimeoutError), lock(out / LOCK, timeout=PATIENCE):
             pass
-    run, memory = Run(out), TrainingMemory(resolve_device(cell.settings().train.device))
+    run, memory = Run(out), TrainingMemory(resolve_device(resolve(**arguments).train.device))
     if not is_finished(out):
         run = pretrain(
             out=out,
-            **cell.arguments,
+            **arguments,
             data_root=data_root,
             compile=order["compile"] or None,  # not told: as the recipe has it
             auto_resume=True,
             console=console,
-            made_by=MADE_BY,
+            made_by=order["made_by"],
             callbacks=[memory],
         )
     wanted = [name for name in order["protocols"] if not is_finished(out, [name])]

@@ -202,6 +202,9 @@ class LoadedEncoder:
     device: torch.device = CPU
     precision: str = "fp32"
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def size(self) -> int:
         """The side of the pictures that it is given."""
@@ -417,6 +420,11 @@ def checkpoint_path(run: RunDir, checkpoint: str, *, with_teachers: bool = False
         if finished.is_file() and (run.path / METADATA).is_file() and not with_teachers:  # a kill may come between
             return finished
         found = [folder / name for name in (LAST, PREVIOUS) if (folder / name).is_file()]
+        if not found and finished.is_file():
+            raise BadInput(
+                f"{run.path} has no checkpoint, and so no teachers and queues to look at; "
+                f"'msvq evaluate' judges its encoder"
+            )
         if not found:
             raise _no_encoder(run)
         return found[0]

@@ -37,13 +37,15 @@ WAYS = (
     "hf:OWNER/NAME or a name that 'msvq pretrained' lists"
 )
 
-EncoderName = str | Path | RunDir
+EncoderName = str | Path | RunDir | LoadedEncoder
 
 
 def find_run(name: EncoderName, *, backbone: str | None = None) -> RunDir | None:
     """The run that a name means; None if it means another encoder. Raises if there is no such encoder, by its name."""
     if isinstance(name, RunDir):
         return name
+    if isinstance(name, LoadedEncoder):
+        return name.run
     place = expanduser(name)
     if (place / "config.yaml").is_file():
         return open_run(place, backbone=backbone)
@@ -65,11 +67,13 @@ def load_encoder(name: EncoderName, checkpoint: str = "last", *, backbone: str |
     `checkpoint`: of a run, "last", "best" or a file. `backbone`: the network that a file of weights is of, where it
     does not tell; or code of one's own (`file.py:function`), which is run only because it is named here.
     """
-    run = find_run(name, backbone=backbone)
+    run = None if isinstance(name, LoadedEncoder) else find_run(name, backbone=backbone)
     if run is not None:
         return load_run_encoder(run, checkpoint)
     if checkpoint != "last":
         raise BadInput(f"--checkpoint is for the directory of a run; {name} has no checkpoints, leave it out")
+    if isinstance(name, LoadedEncoder):
+        return name
     load = _loader(str(name))
     if load is not None:
         return load(str(name))
@@ -159,7 +163,7 @@ def _load_file(path: Path, backbone: str | None) -> LoadedEncoder:
         raise BadInput(f"{str(path)!r} is no file of weights by its name: such end in {', '.join(ENDINGS)}")
     check_no_code(path)
     found = read_weights(path)
-    settings = _guess_resnet(path, found) if backbone is None else _named_backbone(backbone, found)
+    settings = guess_resnet(str(path), found) if backbone is None else named_backbone(backbone, found)
     if is_library(settings.name):
         return _build(str(path), settings, Preprocessing(**library_input(settings.name)), found)
     size = SIZES.get(settings.stem, 224) if settings.is_resnet else 224
@@ -177,7 +181,8 @@ def check_no_code(path: Path) -> None:
                 )
 
 
-def _named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+def named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+    """The network of a name, of which the weights tell width and stem. Code of one's own is run to have it."""
     if is_user_code(name):
         register_backbone(name)
     settings = BackboneSettings(name=name)
@@ -199,7 +204,7 @@ def _resnet_shape(found: Mapping[str, Tensor]) -> dict[str, object]:
     return {"width": first.shape[0], "stem": "standard" if first.shape[-1] == 7 else small, "whiten": whitened}
 
 
-def _guess_resnet(path: Path, found: Mapping[str, Tensor]) -> BackboneSettings:
+def guess_resnet(path: str, found: Mapping[str, Tensor]) -> BackboneSettings:
     """Which of our ResNets, which are torchvision's too, the weights are of."""
     fitting: dict[int, BackboneSettings] = {}
     for name in RESNETS:
@@ -207,11 +212,11 @@ def _guess_resnet(path: Path, found: Mapping[str, Tensor]) -> BackboneSettings:
         with torch.device("meta"):
             own = make_backbone(settings, 224).state_dict()
         with suppress(BadInput):
-            match_state_dict(own, found, str(path))
+            match_state_dict(own, found, path)
             fitting[len(own)] = settings
     if fitting:
         return fitting[max(fitting)]  # of a small one, a larger one's file may have all and more
     raise BadInput(
-        f"{str(path)!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
+        f"{path!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
         f"--backbone, such as --backbone timm:NAME"
     )

@@ -152,7 +152,7 @@ def open_for(
             f"its test pictures may be some that the run has learned from"
         )
         own = False
-    if not own and preprocessing is not None:  # normalised as in training, which is what the first layer knows
+    if preprocessing is not None:  # normalised as in training, which is what the first layer knows
         dataset = prepared(dataset, preprocessing)
     return dataset, own
 

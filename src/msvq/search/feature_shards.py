@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
 from msvq.core.errors import BadInput
-from msvq.core.files import LOCK, check_no_link, is_temporary, write_atomically, write_text
+from msvq.core.files import is_temporary, write_atomically, write_text
 from msvq.data.decode import PASSING, check_skipped
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import CHUNK, LoadedEncoder
@@ -30,7 +30,7 @@ from msvq.runs.encoder import CHUNK, LoadedEncoder
 BATCH_SIZE = 256
 SHARD_SIZE = 16 * CHUNK  # pictures in a shard, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other shards
-CARD, WHOLE = "parts.json", "whole"
+CARD = "parts.json"
 
 Skipped = tuple[tuple[str, str], ...]  # name and reason
 
@@ -89,7 +89,7 @@ class FeatureShards:
     encoder: LoadedEncoder
     skipped: dict[int, str] = field(default_factory=dict)  # once complete: position and reason
 
-    def complete(self, batch_size: int, display: Display) -> None:
+    def complete(self, batch_size: int, display: Display, workers: int | None = None) -> None:
         """Compute what is missing. Shards of other pictures or another encoder are thrown away first."""
         self._begin(display)
         missing = {}
@@ -104,7 +104,9 @@ class FeatureShards:
             display.note(f"continuing: {total - num:,} of {total:,} pictures are done already")
         with display.task("embedding pictures", num) as advance:
             stretches = list(missing.values())
-            shards = compute_features(self.encoder, self.source, stretches, batch_size=batch_size, advance=advance)
+            shards = compute_features(
+                self.encoder, self.source, stretches, batch_size=batch_size, workers=workers, advance=advance
+            )
             for number, shard in zip(missing, shards, strict=True):
                 self._write(number, shard)
                 self.skipped |= shard.skipped
@@ -125,8 +127,7 @@ class FeatureShards:
     def remove(self) -> None:
         """Delete them, the card last: without it the rest would be somebody else's."""
         with suppress(OSError):  # the folder holds something else too
-            left = [*self._files(), *filter(is_temporary, self.folder.iterdir())]
-            for path in (*left, *(self.folder / name for name in (WHOLE, LOCK, CARD))):
+            for path in (*self._files(), *filter(is_temporary, self.folder.iterdir()), self.folder / CARD):
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
 
@@ -177,13 +178,3 @@ def name_skipped(source: ImageSource, skipped: Mapping[int, str]) -> Skipped:
 def check_readable(source: ImageSource, skipped: Mapping[int, str]) -> None:
     """Raise if no picture at all could be read."""
     check_skipped(len(skipped), len(source), 1.0, Counter(skipped.values()))
-
-
-def check_ours(folder: Path) -> None:
-    """Raise if a folder for shards, which is deleted in the end, holds something else."""
-    for path in (folder, folder / LOCK):
-        check_no_link(path)
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{str(folder)!r} is in the way: parts go there; move it away, or choose another --out")
-    if folder.is_dir() and not (folder / CARD).is_file() and any(path.name[0] != "." for path in folder.iterdir()):
-        raise BadInput(f"{str(folder)!r} holds other files, and parts go there; move it away, or choose another --out")

@@ -1,24 +1,28 @@
-"""Features of a source that are kept to be searched, for as long as neither the pictures nor the encoder change.
+"""Features of a source that are kept for every command, for as long as neither the pictures nor the encoder change.
 
 An index is a folder of plain arrays (`FILES`) with checksums, compared whenever it is opened. Rows of `features` have
-length 1, so that a product of two is their cosine. When some files of a folder or list have changed, the features of
-the others are taken over from the index before.
+length 1, so that a product of two is their cosine; those of `raw` are as the encoder gives them, to be written down.
+When some files of a folder or list have changed, the features of the others are taken over from the index before.
 """
 
+import atexit
 import errno
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Display, printable
+from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, indexes
 from msvq.data.decode import GONE, PASSING
 from msvq.data.pack import any_readable_again
@@ -28,11 +32,14 @@ from msvq.report.pictures import class_name
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import BATCH_SIZE, FeatureShards, Skipped, check_readable, name_skipped
 
-RULES = 2  # raised when the same pictures and encoder give another index
-FEATURES = "features.f32"
-FILES = {FEATURES: "<f4", "kept.i64": "<i8", "stamps.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}
+RULES = 3  # raised when the same pictures and encoder give another index
+FEATURES, RAW = "features.f32", "raw.f32"
+FILES = {FEATURES: "<f4", RAW: "<f4", "kept.i64": "<i8", "stamps.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}
 SHARDS = ".parts"
 ROWS = 8192  # copied at a time
+FULL = (errno.ENOSPC, errno.EDQUOT)
+# What the system says of a place where nothing can be written.
+CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
 
 
 @dataclass(frozen=True)
@@ -48,10 +55,12 @@ class Match:
 
 @dataclass(frozen=True)
 class Index:
-    """Unit features of the readable pictures of a source."""
+    """Features of the readable pictures of a source."""
 
     source: ImageSource
-    features: NDArray[np.float32]  # [M, d], mapped
+    features: NDArray[
+        np.float32
+    ]  # [M, d], of length 1, or as the encoder gives them where these were asked for; mapped
     kept: Positions  # [M]: their positions in the source
     skipped: dict[int, str]  # the other positions, and why
 
@@ -74,29 +83,66 @@ class Index:
         return name_skipped(self.source, self.skipped)
 
 
-def open_index(source: ImageSource, encoder: LoadedEncoder, display: Display) -> Index:
-    """The index of these pictures by this encoder: from the cache, or made now."""
+def open_index(
+    source: ImageSource,
+    encoder: LoadedEncoder,
+    display: Display,
+    *,
+    raw: bool = False,
+    batch_size: int = BATCH_SIZE,
+    workers: int | None = None,
+) -> Index:
+    """The index of these pictures by this encoder: from the cache, or made now. `raw`: with features of any length.
+
+    Where nothing can be written to the cache, it is made in a temporary folder, and goes when the process does.
+    """
+    wanted = RAW if raw else FEATURES
+
+    def read_or_make(root: Path) -> Index:
+        cache = _cache_of(source, encoder, root, wanted, display)
+        manifest, arrays = cache.open(
+            lambda manifest: _is_as_it_was(manifest, source, encoder),
+            lambda: _make(source, encoder, replace(cache, dtypes=FILES), batch_size, workers),
+            busy="another command is embedding these pictures; waiting for it",
+            on_damage=lambda why: f"the index of {source.origin} is damaged ({why}): making it again",
+        )
+        skipped = dict(manifest["skipped"])
+        return Index(source, arrays[wanted].reshape(-1, encoder.feature_dim), arrays["kept.i64"], skipped)
+
+    try:
+        index = read_or_make(indexes())
+    except OSError as error:
+        if error.errno in FULL:
+            raise _full(indexes(), len(source), encoder) from None
+        if error.errno not in CLOSED:
+            raise
+        display.note(
+            f"note: features are not kept for the next command, since nothing can be written to {str(indexes())!r} "
+            f"({error.strerror}); MSVQ_HOME names another place"
+        )
+        folder = Path(tempfile.mkdtemp(prefix="msvq-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        index = read_or_make(folder)
+    check_readable(source, index.skipped)
+    return index
+
+
+def _cache_of(source: ImageSource, encoder: LoadedEncoder, root: Path, wanted: str, display: Display) -> ArrayCache:
+    """Where the index is kept, beside others of the same pictures; of the two kinds of features, one is read."""
     key = hashlib.sha256(f"{RULES} {encoder.key} {source.fingerprint()}".encode()).hexdigest()[:32]
-    place = indexes() / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
+    place = root / hashlib.sha256(os.fsencode(source.origin)).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
-    cache = ArrayCache(place / key, "index", FILES, "the index", display)
-
-    def accept(manifest: Manifest) -> bool:
-        skipped = ((Path(source.root, source.names[i]), reason) for i, reason in manifest["skipped"])
-        return manifest["encoder"] == encoder.key and not any_readable_again(skipped)
-
-    manifest, arrays = cache.open(
-        accept,
-        lambda: _make(source, encoder, cache),
-        busy="another command is indexing these pictures; waiting for it",
-        on_damage=lambda why: f"the index of {source.origin} is damaged ({why}): making it again",
-    )
-    skipped = dict(manifest["skipped"])
-    check_readable(source, skipped)
-    return Index(source, arrays[FEATURES].reshape(-1, encoder.feature_dim), arrays["kept.i64"], skipped)
+    dtypes = {name: dtype for name, dtype in FILES.items() if name == wanted or name not in (FEATURES, RAW)}
+    return ArrayCache(place / key, "index", dtypes, "the index", display)
 
 
-def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache) -> None:
+def _is_as_it_was(manifest: Manifest, source: ImageSource, encoder: LoadedEncoder) -> bool:
+    """Whether an index is of this encoder, and what could not be read then cannot be read now."""
+    skipped = ((Path(source.root, source.names[i]), reason) for i, reason in manifest["skipped"])
+    return manifest["encoder"] == encoder.key and not any_readable_again(skipped)
+
+
+def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache, batch_size: int, workers: int | None) -> None:
     """Write the index: features of pictures that are as they were are taken over, the others are computed in shards."""
     before = _read_before(cache, encoder)
     old_rows, unreadable = _unchanged(source, before)
@@ -105,22 +151,27 @@ def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache) -> Non
     if len(reused):
         cache.display.note(f"{len(rest):,} of {len(source):,} pictures are new or have changed")
     shards = FeatureShards(cache.folder.parent / SHARDS, source, rest, encoder)
-    shards.complete(BATCH_SIZE, cache.display)
+    shards.complete(batch_size, cache.display, workers)
     skipped = {**unreadable, **shards.skipped}
     check_readable(source, skipped)
     computed = shards.kept
     kept = np.sort(np.concatenate([reused, computed]))
 
     def fill(folder: Path) -> Content:
-        _reserve(folder / FEATURES, len(kept) * encoder.feature_dim * 4)
-        target = np.memmap(folder / FEATURES, "<f4", "r+", shape=(len(kept), encoder.feature_dim))
+        size = len(kept) * encoder.feature_dim * 4
+        if shutil.disk_usage(folder).free < 2 * size:
+            raise _full(folder.parent, len(kept), encoder)
+        raw, unit = (_reserved(folder / name, size, encoder.feature_dim) for name in (RAW, FEATURES))
         if before is not None:
-            old = before[1][FEATURES].reshape(-1, encoder.feature_dim)
+            old = before[1][RAW].reshape(-1, encoder.feature_dim)
             rows = np.array(list(old_rows.values()), np.int64)
             blocks = (old[rows[start : start + ROWS]] for start in range(0, len(rows), ROWS))
-            _fill_rows(target, np.searchsorted(kept, reused), blocks)
-        _fill_rows(target, np.searchsorted(kept, computed), map(unit_rows, shards.features()))
-        target.flush()
+            _fill_rows(raw, np.searchsorted(kept, reused), blocks)
+        _fill_rows(raw, np.searchsorted(kept, computed), shards.features())
+        for start in range(0, len(kept), ROWS):
+            unit[start : start + ROWS] = unit_rows(raw[start : start + ROWS])
+        for target in (raw, unit):
+            target.flush()
         names = Names.of(source.names)
         stamps = np.full((len(source), 2), -1) if source.size_mtime is None else source.size_mtime
         manifest = {"origin": printable(source.origin), "encoder": encoder.key, "skipped": sorted(skipped.items())}
@@ -169,10 +220,8 @@ def _fill_rows(target: NDArray[np.float32], places: Positions, blocks: Iterable[
         start += len(block)
 
 
-def _reserve(path: Path, size: int) -> None:
-    """Make a file that has its space on the disk already: writing to a map of one that has not may end the process."""
-    if shutil.disk_usage(path.parent).free < size:
-        raise disk_full_error(path.parent.parent, size, "the index needs", "or point MSVQ_HOME at another disk")
+def _reserved(path: Path, size: int, feature_dim: int) -> "np.memmap[Any, np.dtype[np.float32]]":
+    """A file as rows of features to write. It has its space on the disk already: a map may end the process without."""
     with path.open("wb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -182,6 +231,12 @@ def _reserve(path: Path, size: int) -> None:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # nor on every disk
                 raise
             file.truncate(size)
+    return np.memmap(path, "<f4", "r+", shape=(size // (4 * feature_dim), feature_dim))
+
+
+def _full(place: Path, num: int, encoder: LoadedEncoder) -> BadInput:
+    needed = 2 * num * encoder.feature_dim * 4
+    return disk_full_error(place, needed, "the index needs", "or point MSVQ_HOME at another disk")
 
 
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from msvq.data.sources import DataSettings, ImageSource, absolute, check_source,
 from msvq.data.sources.base import SplitName
 from msvq.data.sources.folders import FileImages
 from msvq.runs.encoder import LoadedEncoder
-from msvq.runs.encoder_names import find_run, load_encoder, no_data
+from msvq.runs.encoder_names import EncoderName, find_run, load_encoder, no_data
 from msvq.runs.run_dir import RunDir
 
 
@@ -23,7 +23,7 @@ from msvq.runs.run_dir import RunDir
 class Inputs:
     """An encoder and some pictures, as the options of a command name them. No weights are read before `open`."""
 
-    encoder: str | Path | RunDir
+    encoder: EncoderName
     data: str | None = None  # None: the run's own
     data_root: str | Path | None = None
     split: str = "all"  # or as training would split them
@@ -55,6 +55,10 @@ class Inputs:
         """The encoder on its device, and the pictures, of which none is decoded yet."""
         if self.own is None and self.data is not None:
             check_source(self.data)  # before anything is fetched
+        if isinstance(self.encoder, LoadedEncoder):  # to where it is to be
+            encoder = load_encoder(self.encoder, self.checkpoint)
+            device, precision = self.device or str(encoder.device), self.precision or encoder.precision
+            return encoder.to(device, precision), self.open_source(display)
         encoder = load_encoder(self.run or self.encoder, self.checkpoint, backbone=self.backbone)
         if encoder.note:
             display.note(encoder.note)

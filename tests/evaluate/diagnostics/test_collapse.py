@@ -14,7 +14,7 @@ from msvq.evaluate.diagnostics.collapse import Verdict, watch_for_collapse
 from msvq.evaluate.diagnostics.health import measure_health
 from msvq.methods import METHODS, Batch, Method
 from msvq.methods.base import Loss
-from msvq.model.heads import moco_head
+from msvq.model.heads import projector
 from msvq.model.losses import l2_normalize
 from msvq.model.teacher import Backbone, Network
 
@@ -158,7 +158,7 @@ class OnlyAgree(Method):
 
     def __init__(self, backbone: Backbone, *, hidden_dim: int = 64, output_dim: int = 32) -> None:
         super().__init__()
-        self.student = Network(backbone, moco_head(backbone.feature_dim, hidden_dim, output_dim))
+        self.student = Network(backbone, projector(backbone.feature_dim, hidden_dim, output_dim))
         self.views = ("strong", "strong")
 
     def forward(self, batch: Batch) -> Loss:
