@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from numpy import int64
@@ -98,6 +99,16 @@ def knn_accuracy(
     vote = partial(knn_predict, k=k, temp=temp, num_classes=num_classes)
     voted = map_sharded(len(queries), lambda rows: vote(bank, known, queries[rows]))
     return 100 * float((voted == truth).float().mean())
+
+
+def suitable_k(labels: NDArray[int64]) -> int:
+    """How many of these labelled pictures vote: the paper's 200, or half of a class of mean size, if that is less.
+
+    With more, the others outvote a picture's own class however near it is. The paper's data sets have 500 pictures in a
+    class or more.
+    """
+    known = labels[labels >= 0]
+    return max(1, min(KnnSettings().k, len(known) // (2 * max(1, len(np.unique(known))))))
 
 
 def last_bank(bank: ImageSplit, knn_bank: int | None) -> ImageSplit:

@@ -26,6 +26,7 @@ from msvq.evaluate.diagnostics.health import measure_health, queue_health, teach
 from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
 from msvq.evaluate.features import EvalContext, feature_function, fit_whitening
 from msvq.evaluate.knn import KnnSettings, last_bank
+from msvq.evaluate.labels import chance
 from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
 from msvq.model.initial import read_weights
@@ -124,7 +125,7 @@ def evaluate_finished_run(
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]
     knn = compare_accuracies(log, data, settings, trained=accuracy, step=step)
-    tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"])]
+    tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"], knn["chance"])]
     tests.append(copies_found({name: found["at_1"] for name, found in copies["recall"].items()}, copies["pictures"]))
     history = [line for line in log if "rank" in line]
     if not history or history[-1]["step"] != step:  # a checkpoint between two looks
@@ -164,7 +165,7 @@ def compare_accuracies(
     vote = settings.evaluate
     baselines = baseline_accuracies(data.labelled.subsample(vote.knn_bank), data.test, k=vote.knn_k, temp=vote.knn_temp)
     accuracy = {"trained": trained, "untrained": logged[0]["knn_top1"], **baselines}
-    return {"pictures": len(data.test), "accuracy": accuracy}
+    return {"pictures": len(data.test), "chance": chance(data.test.labels), "accuracy": accuracy}
 
 
 def seconds_per_step(log: Sequence[dict[str, Any]], settings: Settings) -> float | None:
