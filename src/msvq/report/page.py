@@ -117,6 +117,7 @@ def _run(record: Record, standing: Standing | None, *, own_curves: bool) -> dict
         "more_charts": charts([record], more) + teacher_charts(record) if own_curves else [],
         "teacher_charts": teacher_charts(record),
         "neighbours": record.arrays("neighbours"),
+        "groups": record.arrays("groups"),
         "confusion": confusion(record),
         "gallery": record.arrays("gallery"),
         "soft_labels": soft_label_rows(record.false_negatives),

@@ -61,6 +61,10 @@ ARRAYS = {
         **{"queries": "u4", "query_labels": "i1", "class_names": "U1"},
         **{"before": "u5", "before_labels": "i2", "after": "u5", "after_labels": "i2"},
     },
+    "groups": {
+        **{"sizes": "i1", "tightness": "f1", "typical": "u4", "typical_groups": "i1", "typical_names": "U1"},
+        **{"odd": "u4", "odd_reasons": "U1", "odd_names": "U1"},
+    },
     "gallery": {
         **{"queries": "u4", "query_labels": "i1", "views": "U1", "class_names": "U1"},
         **{"found_images": "u6", "found_labels": "i3", "found_weights": "f3"},

@@ -22,6 +22,7 @@ from msvq.evaluate.baselines import baseline_accuracies
 from msvq.evaluate.diagnostics.copies import measure_copies
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
+from msvq.evaluate.diagnostics.groups import save_groups
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
 from msvq.evaluate.features import EvalContext, feature_function, fit_whitening
@@ -120,7 +121,10 @@ def evaluate_finished_run(
         encoders = {"before": fresh, "after": encoder}
         if settings.analyze.map:
             save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)
-        save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
+        bank, known = save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
+    if not data.has_labels:
+        with display.busy("finding groups and odd ones"):
+            save_groups(folder / f"groups{suffix}.npz", bank, known)
     with display.busy("looking for originals of changed copies"):
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]

@@ -28,6 +28,7 @@ LEAST_STEPS, MOST_STEPS, ENOUGH = 3, 50, 1.0  # timed at each size of crop, and 
 BUSY = 1.5  # times the fastest step: a median above it is of a machine that does something else, too
 SAMPLE = 256  # pictures whose features are taken
 FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
+GROUPS = 3.0  # seconds of finding groups, without labels
 
 Trial = Callable[[Settings], AbstractContextManager[Trainer]]  # a trainer as the run will have it, to try
 
@@ -151,6 +152,7 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
     looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
     tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
     finish = FINISH + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
+    finish += 0 if data.has_labels else GROUPS
     return Pace(
         [(stage, seconds) for stage, seconds, _ in timed],
         look,

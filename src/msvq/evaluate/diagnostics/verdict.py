@@ -53,7 +53,7 @@ def copies_found(values: Mapping[str, float], num_pictures: int) -> Scores:
     return Scores("changed copies of pictures find their originals {} of the time", values, num_pictures)
 
 
-def rightly_named(values: Mapping[str, float], num_pictures: int, chance: float) -> Scores:
+def rightly_named(values: Mapping[str, float], num_pictures: int, chance: float | None = None) -> Scores:
     """kNN accuracy."""
     return Scores("nearest neighbours name {} of {:,} test pictures rightly", values, num_pictures, chance)
 
@@ -115,5 +115,6 @@ def _too_short(test: Scores, steps: int, seconds_per_step: float | None) -> Verd
 
 
 def _percent(value: float, error: float | None = None) -> str:
-    digits = 0 if value >= 10 else 1
-    return f"{value:.{digits}f}{'' if error is None else f' ± {error:.1f}'} %"
+    if error is not None:
+        return f"{value:.1f} ± {error:.1f} %"
+    return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %"
