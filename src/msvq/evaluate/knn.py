@@ -102,13 +102,13 @@ def knn_accuracy(
 
 
 def suitable_k(labels: NDArray[int64]) -> int:
-    """How many of these labelled pictures vote: the paper's 200, or half of a class of mean size, if that is less.
+    """How many of these labelled pictures vote: the paper's 200, or as many as a class has on average.
 
-    With more, the others outvote a picture's own class however near it is. The paper's data sets have 500 pictures in a
-    class or more.
+    On photographs of 20 classes, 8, 32 and 128 of each, that was within the error of the best k; 200 lost 3, 0 and 1
+    points, a single one 4, 9 and 14. The paper's data sets have 500 pictures of a class or more.
     """
     known = labels[labels >= 0]
-    return max(1, min(KnnSettings().k, len(known) // (2 * max(1, len(np.unique(known))))))
+    return max(1, min(KnnSettings().k, len(known) // max(1, len(np.unique(known)))))
 
 
 def last_bank(bank: ImageSplit, knn_bank: int | None) -> ImageSplit:
