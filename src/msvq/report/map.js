@@ -11,7 +11,7 @@
   const help = root.querySelector(".help");
   const announce = root.querySelector(".announce");
   const PAD = 18, RADIUS = 3.4, REACH = 24, COLOURS = 10;
-  const SMALLEST = 18, LARGEST = 28; // pixels of a picture on the map
+  const SMALLEST = 18, LARGEST = 28, OVERLAP = 0.8; // pixels of a picture on the map, and how near two may lie
 
   // What is shown: a picture is {set, index}; `run` is the view whose neighbours count.
   const state = { hover: null, pinned: null, hoverClass: -1, pinnedClass: -1 };
@@ -98,7 +98,7 @@
     return canvas;
   }
 
-  // Those of the pictures, in this order, that can be shown without hiding one another.
+  // Those of the pictures, in this order, that can be shown without one hiding much of another.
   function spaced(pane, order, size) {
     const cells = new Map(), kept = new Set();
     for (const index of order) {
@@ -125,6 +125,7 @@
 
   function drawBase(pane) {
     pane.side = pane.canvas.clientWidth;
+    if (!pane.side) return; // it is not on the screen
     const scale = window.devicePixelRatio || 1;
     for (const canvas of [pane.canvas, pane.base]) canvas.width = canvas.height = Math.round(pane.side * scale);
     const context = pane.base.getContext("2d");
@@ -136,9 +137,10 @@
     const isBright = (index) => chosen < 0 || labels[index] === chosen;
     const all = [...labels.keys()];
     const order = [...all.filter(isBright), ...all.filter((index) => !isBright(index))];
-    const shown = spaced(pane, order, size);
+    const shown = spaced(pane, order, size * OVERLAP);
     for (const index of order.reverse().sort((one, other) => shown.has(one) - shown.has(other))) {
-      context.globalAlpha = isBright(index) ? (shown.has(index) ? 1 : 0.85) : 0.13;
+      const strong = shown.has(index) ? 1 : labels[index] < 0 ? 0.3 : 0.85; // without a class, a dot says little
+      context.globalAlpha = isBright(index) ? strong : 0.13;
       if (shown.has(index)) drawPicture(context, pane.view.set, index, ...place(pane, index), size);
       else marker(context, labels[index], ...place(pane, index), radius);
     }

@@ -138,8 +138,8 @@ def _numbers(record: Record) -> dict[str, Any]:
         return {"question": question, "numbers": _all_told(found, record.copies.get("pictures"), now)}
     ranks, spreads = record.values("rank"), record.values("feature_spread")
     if ranks:
-        values = {"rank, untrained encoder": f"{ranks[0]:.1f}", f"rank, {now}": f"{ranks[-1]:.1f}"}
-        values |= {f"spread, from {spreads[0]:.2f}": f"{spreads[-1]:.2f}"} if spreads else {}
+        values = {f"spread, from {spreads[0]:.2f}": f"{spreads[-1]:.2f}"} if spreads else {}
+        values |= {"rank, untrained encoder": f"{ranks[0]:.1f}", f"rank, {now}": f"{ranks[-1]:.1f}"}
         numbers = [{"name": name, "value": value} for name, value in values.items()]
         return {"question": "Do the features tell pictures apart?", "numbers": numbers}
     return {"question": "", "numbers": []}
