@@ -18,7 +18,8 @@ from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
-from msvq.report.page import WRITTEN, report_on, summary, write_report
+from msvq.evaluate.results import EvalResult
+from msvq.report.page import WRITTEN, report_on, summary, write_live_report, write_report
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
@@ -55,7 +56,10 @@ class Accuracy:
     record: Mapping[str, Any] = field(repr=False)  # all that is in that file
 
     def __str__(self) -> str:
-        return f"{self.protocol}: {self.top1:.1f} % (top-5 {self.top5:.1f} %)"
+        known = EvalResult.model_validate(self.record)
+        error = "" if known.top1_error is None else f" ± {known.top1_error:.1f}"
+        guess = "" if known.chance is None else f"chance {known.chance:.1f} %, "
+        return f"{self.protocol}: {self.top1:.1f}{error} % ({guess}top-5 {self.top5:.1f} %)"
 
 
 @dataclass(frozen=True)
@@ -584,6 +588,7 @@ def pretrain(
         download=download,
         loggers=loggers,
         callbacks=callbacks,
+        write_page=write_live_report,
         console=console or Console() if is_main_process() else Console(quiet=True),
         made_by=made_by,
     )

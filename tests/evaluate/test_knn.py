@@ -15,7 +15,7 @@ from msvq.data.store import ImageSplit
 from msvq.evaluate import knn
 from msvq.evaluate.diagnostics.gallery import choose_queries, nearest
 from msvq.evaluate.features import extract_features
-from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank
+from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank, suitable_k
 from msvq.model.resnet import ResNet
 
 
@@ -35,6 +35,15 @@ def test_votes_are_the_loops(k: int) -> None:
     bank, labels, queries = torch.randn(60, 5), torch.randint(4, (60,)), torch.randn(25, 5)
     slow = [slow_knn(bank.tolist(), labels.tolist(), q, k, 0.1) for q in queries.tolist()]
     assert knn_predict(bank, labels, queries, k=k, temp=0.1, num_classes=4).tolist() == slow
+
+
+@pytest.mark.parametrize(
+    ("classes", "each", "k"),
+    [(10, 5000, 200), (100, 500, 200), (200, 500, 200), (20, 128, 128), (10, 32, 32), (3, 1, 1)],
+)
+def test_as_many_as_a_class_has_vote_and_at_most_as_many_as_in_the_paper(classes: int, each: int, k: int) -> None:
+    labels = np.arange(classes).repeat(each)
+    assert suitable_k(np.concatenate([labels, np.full(1000, -1)])) == k
 
 
 def reference_scores(bank: Tensor, labels: Tensor, queries: Tensor, *, k: int, temp: float) -> Tensor:

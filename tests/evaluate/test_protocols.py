@@ -93,4 +93,4 @@ def test_a_result_without_a_matrix_is_on_the_page(tmp_path: Path, monkeypatch: p
     assert found.save(run / "eval") == run / "eval" / "knn.json"
     page = write_report(run, figures=False).read_text()
     assert "Which classes are confused?" not in page
-    assert "<td>100.0 %</td>" in page
+    assert "<td>100.0 ± " in page

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
-from msvq.config.adapt import fit_to_count, fit_to_data
+from msvq.config.adapt import fit_to_count, fit_to_data, fit_vote
 from msvq.config.resolve import resolve
 from msvq.config.settings import Settings
 from msvq.core.console import Display
@@ -195,6 +195,15 @@ def test_a_batch_that_was_asked_for_is_kept_and_fits_the_queue(num: int, batch: 
 
 def queue_of(settings: Settings) -> int:
     return int((settings.method.get("base_options") or settings.method)["queue_size"])
+
+
+def test_fewer_neighbours_vote_where_classes_are_small_unless_they_are_named() -> None:
+    settings, labels = resolve(data="patterns"), np.arange(20).repeat(128)
+    fitted, notes = fit_vote(settings, labels, keep=[])
+    assert fitted.evaluate.knn_k == 128
+    assert notes == ["2,560 labelled pictures: 128 nearest neighbours vote instead of 200"]
+    assert fit_vote(settings, labels, keep=["evaluate.knn_k"]) == (settings, [])
+    assert fit_vote(settings, labels[:0], keep=[]) == (settings, [])
 
 
 @pytest.mark.parametrize("method", ["msvq", "unmix"])

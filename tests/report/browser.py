@@ -115,11 +115,19 @@ class Browser:
         return answer["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
-        """Wait until an expression is true."""
+        """Wait until an expression is true, also of a page that is read again meanwhile."""
         end = time.monotonic() + PATIENCE
-        while not self.evaluate(f"Boolean({condition})"):
+        while not self._is_true(condition):
             assert time.monotonic() < end, f"never true: {condition}"
             time.sleep(0.02)
+
+    def _is_true(self, condition: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({condition})"))
+        except RuntimeError as error:
+            if "navigated" in str(error) or "context" in str(error) or "of null" in str(error):
+                return False
+            raise
 
     def move(self, x: float, y: float) -> None:
         """Move the mouse to a place in the window."""

@@ -22,6 +22,7 @@ def make_run(path: Path, *, method: str = "msvq", seed: int = 0, names: tuple[st
     settings = {"method": {"name": method}, "data": {"source": HOSTILE}, "train": {"epochs": 3}}
     (path / "config.yaml").write_text(yaml.safe_dump(settings))
     write_json(path / "environment.json", {"torch": HOSTILE})
+    write_json(path / "encoder.json", {})
     write_metrics(path, labelled=bool(names))
     write_neighbours(path, names)
     write_map(path, names, seed=seed)
@@ -29,6 +30,8 @@ def make_run(path: Path, *, method: str = "msvq", seed: int = 0, names: tuple[st
         write_results(path, names)
         write_analysis(path, names)
         write_gallery(path, names)
+    else:
+        write_groups(path)
     return path
 
 
@@ -113,10 +116,24 @@ def write_analysis(path: Path, names: tuple[str, ...]) -> None:
         for place, name in enumerate(names_of)
     }
     copies = {"pictures": 2000, "held_out": 200, "recall": recall}
-    knn = {"pictures": 500, "accuracy": dict(zip(names_of, (33.0, 30.0, 25.5, 21.5), strict=True))}
+    knn = {"pictures": 500, "chance": 20.0, "accuracy": dict(zip(names_of, (33.0, 30.0, 25.5, 21.5), strict=True))}
     verdict = {"state": "collapsing", "sentence": f"The rank falls, says {HOSTILE}.", "advice": ["Lower base_lr."]}
     known = {"checkpoint": "last", "verdict": verdict, "copies": copies, "knn": knn, "false_negatives": found}
     write_json(path / "eval" / "analysis.json", known)
+
+
+def write_groups(path: Path) -> None:
+    np.savez(
+        path / "eval" / "groups.npz",
+        sizes=np.array([9, 2]),
+        tightness=np.array([0.75, 0.5]),
+        typical=pictures(5),
+        typical_groups=np.array([0, 0, 0, 1, 1]),
+        typical_names=np.array([f"{HOSTILE}{index}.png" for index in range(5)]),
+        odd=pictures(2),
+        odd_reasons=np.array(["another colour", "far from everything"]),
+        odd_names=np.array([HOSTILE, ""]),
+    )
 
 
 def write_gallery(path: Path, names: tuple[str, ...]) -> None:

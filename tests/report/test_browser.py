@@ -1,5 +1,6 @@
 """The page in a real browser, as a person uses it."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,8 @@ from PIL import Image
 from tests.report.browser import Browser, find_chromium
 from tests.report.fixtures import HOSTILE, make_run
 
-from msvq.report.page import write_report
+from msvq.report.page import write_live_report, write_report
+from msvq.runs.metrics import Standing
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt install chromium)")
 
@@ -199,3 +201,34 @@ def test_the_map_is_sharp_on_a_fine_screen(browser: Browser, pages: Pages) -> No
     browser.wait_for(
         "document.querySelector('.pane canvas').width === 2 * document.querySelector('.pane canvas').clientWidth"
     )
+
+
+def test_a_page_of_a_run_that_trains_renews_itself_where_one_reads(browser: Browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    page = run / "report.html"
+    for step, seconds in ((40, 4), (60, 1)):
+        write_live_report(run, Standing(step, 100, 60.0, running=True))
+        page.write_text(page.read_text().replace('data-renew="20"', f'data-renew="{seconds}"'))
+        if step == 40:
+            browser.open(page, height=500)
+            browser.evaluate("window.scrollTo(0, 700)")
+            assert browser.evaluate("document.querySelector('.resume').hidden")
+    browser.wait_for("document.querySelector('.progress .lead').textContent.includes('60 of 100 steps')")
+    browser.wait_for("document.readyState == 'complete' && window.scrollY == 700")
+    late = re.sub(r'data-late="\d+"', 'data-late="1"', page.read_text())
+    page.write_text(late)
+    browser.wait_for("!document.querySelector('.resume').hidden")  # no news for long: how to go on
+    write_report(run, figures=False)
+    browser.wait_for("!document.querySelector('.progress')")
+    assert not browser.errors
+
+
+def test_on_a_phone_accuracies_and_the_neighbours_after_training_come_first(browser: Browser, pages: Pages) -> None:
+    browser.open(pages.one, width=420)
+    browser.wait_for(READY)
+    top = "((what) => document.querySelector(what).getBoundingClientRect().top)"
+    order = [browser.evaluate(f"{top}({what!r})") for what in (".scores div:last-child", ".scores div:first-child")]
+    order += [browser.evaluate(f"{top}({what!r})") for what in (".found.after", ".found.before", "#map", "#curves")]
+    assert order == sorted(order)
+    assert browser.evaluate(f"{top}('.pane:last-child') < {top}('.pane:first-child')")
+    assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

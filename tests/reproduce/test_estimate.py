@@ -26,7 +26,7 @@ def test_progress_is_read_from_the_log(tmp_path: Path) -> None:
     other = Cell("smoke", "patterns", "mocov2", (), 0)
     console = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
     task, done = Task(cell, tmp_path, ()), Task(other, tmp_path / "other", ())
-    done.run.mkdir()
+    (done.run / "eval").mkdir(parents=True)
     for name in FINISHED:
         (done.run / name).touch()
     with SweepDisplay(console, [task, done]) as display:

@@ -378,7 +378,7 @@ def test_a_claim_takes_the_best_of_its_rows_and_needs_its_margin() -> None:
 def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
     (tmp_path / "eval").mkdir()
     for name in FINISHED:
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("{}")
     result = {"protocol": "linear-100/1", "kind": "linear", "top1": 60.0, "top5": 90.0, "top1_best": 61.0}
     (tmp_path / "eval" / "linear.json").write_text(json.dumps(result))
     found = read_run(Cell("paper", "cifar10", "msvq", (), 0), tmp_path, {})
@@ -388,8 +388,9 @@ def test_the_last_and_the_best_epoch_of_a_protocol(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_compiled_run_says_so(tmp_path: Path, compiled: bool) -> None:
+    (tmp_path / "eval").mkdir()
     for name in FINISHED:
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("{}")
     cell = Cell("smoke", "patterns", "msvq", (), 0)
     settings = cell.settings()
     train = settings.train.model_copy(update={"compile": compiled})

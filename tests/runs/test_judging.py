@@ -85,6 +85,28 @@ def test_every_protocol_by_command(run: msvq.Run, capsys: pytest.CaptureFixture[
     assert not (run.path / "eval" / "linear.json").exists()  # a changed protocol is not the frozen one's result
 
 
+def test_an_accuracy_never_stands_alone(run: msvq.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = shell(capsys, "evaluate", run.path, "--protocol", "probe")
+    assert code == 0, err
+    for words in (
+        "untrained",
+        "pixels",
+        "by chance: always the commonest class",
+        "200 test pictures; ± is one standard",
+    ):
+        assert words in out
+    found = read(run, "probe")
+    assert [row["encoder"] for row in found["beside"]][1:] == ["untrained", "pixels"]
+    test = open_dataset(run.config.data).test.labels
+    assert found["chance"] == pytest.approx(100 * np.bincount(test).max() / len(test))
+    assert f"{found['top1']:.1f} ± " in out
+    judged = read(run, "analysis")["knn"]
+    assert judged["chance"] == found["chance"] and judged["pictures"] == 200
+    assert f"{judged['accuracy']['trained']:.1f} ± " in read(run, "analysis")["verdict"]["sentence"]
+    told = str(run.probe())
+    assert " ± " in told and f"(chance {found['chance']:.1f} %, top-5" in told
+
+
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
     found, path = evaluate(run, protocol="probe", labels=0.1, seeds=3, checkpoint="best")
     result = found.record
@@ -107,6 +129,8 @@ def test_transfer_to_other_pictures(run: msvq.Run, tmp_path: Path) -> None:
         "test_labels": truth % 2,
     }
     np.savez(tmp_path / "two.npz", **arrays)
+    followed, _ = evaluate(run, data=str(tmp_path / "two.npz"))
+    assert followed.protocol == "knn-60-t0.1/1"  # as many as a class has, where no k is named
     found, path = evaluate(run, data=str(tmp_path / "two.npz"), overrides=["k=20", "temp=0.1"])
     result = found.record
     assert path is not None and path.name == "knn-on-two-k-20.json"

@@ -15,13 +15,13 @@ import msvq
 from msvq.core.errors import BadInput
 from msvq.core.files import to_csv
 from msvq.data.patterns import make_patterns
+from msvq.evaluate.diagnostics.groups import assign, choose_num, explain, find_centres, robust_deviations
 from msvq.search.classifier import LinearClassifier, fit_classifier, load_classifier, out_of_fold, save_classifier
-from msvq.search.clusters import assign, choose_num, cluster_pictures, find_centres
+from msvq.search.clusters import cluster_pictures
 from msvq.search.findings import has_collapsed
 from msvq.search.index import Index, unit_rows
 from msvq.search.inputs import Inputs
 from msvq.search.mislabelled import judge_labels, neighbour_votes
-from msvq.search.outliers import explain, robust_deviations
 from msvq.search.selection import choose_pool, farthest_first
 
 NOTHING = np.zeros((0, 8), np.float32)

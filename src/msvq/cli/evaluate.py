@@ -16,6 +16,7 @@ from msvq.cli import options as opt
 from msvq.cli.options import app
 from msvq.core.console import Display, printable, say
 from msvq.core.files import write_text
+from msvq.evaluate.results import percent_error
 from msvq.runs.metrics import nan_to_none
 
 EXPLAINED = {
@@ -59,7 +60,7 @@ def evaluate(
         list[str] | None,
         Option(
             help="Another encoder to measure on the same pictures, 'pixels', or 'untrained' (the same network). May be "
-            "given again. Without labels, it compares what can be compared.",
+            "given again. Without labels, it compares what can be compared. (default: for knn and probe, these two)",
             metavar="ENCODER",
         ),
     ] = None,
@@ -75,7 +76,7 @@ def evaluate(
     from msvq.runs.evaluate import NoLabels
     from msvq.runs.evaluate import evaluate as measure
 
-    display, others = Display(Console(stderr=True)), beside or []
+    display = Display(Console(stderr=True))
     try:
         result, path = measure(
             encoder,
@@ -91,15 +92,15 @@ def evaluate(
             device=device,
             precision=precision,
             out=out,
-            beside=others,
+            beside=beside,
             display=display,
         )
     except NoLabels:
-        if not others:
+        if not beside:
             raise
         rows = compare_without_labels(
             encoder,
-            others,
+            beside,
             data=data,
             data_root=data_root,
             checkpoint=checkpoint,
@@ -206,16 +207,22 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
         first, second = (f"{key}{top}" if key.endswith("_") else f"{top}{key}" for top in ("top1", "top5"))
         if first in result:
             table.add_row(title, _told(result, first), _told(result, second))
+    by_chance = ("by chance: always the commonest class", f"{result['chance']:.1f} %")
+    if not result.get("beside"):
+        table.add_row(*by_chance)
     console.print(table)
     if result.get("beside"):
         table = _table("encoder", "top-1", "top-5", "features", "seconds")
         for row in result["beside"]:
             tops = (f"{row[top]:.1f} %" for top in ("top1", "top5"))
             table.add_row(printable(row["encoder"]), *tops, f"{row['num_features']:,}", f"{row['seconds']:.1f}")
+        table.add_row(*by_chance)
         console.print(table)
     show_mistakes(result, path, console)
     say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
-    say(f"{result['num_test']:,} test pictures; seeds {len(result['seeds'])}{f'; result  {path}' if path else ''}")
+    seeds = len(result["seeds"])
+    error = f"the deviation over {seeds} seeds" if seeds > 1 else "one standard error of so many"
+    say(f"{result['num_test']:,} test pictures; ± is {error}{f'; result  {path}' if path else ''}")
 
 
 def show_mistakes(result: Mapping[str, Any], path: Path | None, console: Console) -> None:
@@ -256,8 +263,8 @@ def show_unlabelled(rows: Sequence[Mapping[str, Any]], out: Path | None, console
 
 
 def _told(result: Mapping[str, Any], key: str) -> str:
-    spread = f" ± {result[f'{key}_std']:.1f}" if f"{key}_std" in result else ""
-    return f"{result[key]:.1f}{spread} %"
+    error = result.get(f"{key}_std", percent_error(result[key], result["num_test"]))
+    return f"{result[key]:.1f}{'' if error is None else f' ± {error:.1f}'} %"
 
 
 def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_json: bool) -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
@@ -11,6 +13,7 @@ from msvq.core.files import expanduser
 from msvq.core.runtime import resolve_precision
 from msvq.data.sources import absolute
 from msvq.data.store import ImageDataset
+from msvq.evaluate.knn import suitable_k
 from msvq.methods import METHODS
 from msvq.model.backbones import LIBRARY
 
@@ -98,6 +101,16 @@ def fit_to_data(settings: Settings, num_pictures: int, *, keep: Iterable[str]) -
         notes.append(f"{num_pictures:,} pictures: the queue holds {queue:,} instead of {old_queue:,}")
         changes["queue_size"] = queue
     return _update(settings, train={"batch_size": batch}, method=changes), notes
+
+
+def fit_vote(settings: Settings, labels: NDArray[np.int64], *, keep: Iterable[str]) -> tuple[Settings, list[str]]:
+    """Settings by which as many neighbours vote as suit these labelled pictures, and a sentence if they are fewer."""
+    k = min(settings.evaluate.knn_k, suitable_k(labels))
+    if k == settings.evaluate.knn_k or not len(labels) or "evaluate.knn_k" in keep:
+        return settings, []
+    note = f"{len(labels):,} labelled pictures: {k} nearest neighbours vote instead of {settings.evaluate.knn_k}"
+    evaluate = settings.evaluate.model_copy(update={"knn_k": k})
+    return settings.model_copy(update={"evaluate": evaluate}), [note]
 
 
 def fit_to_count(

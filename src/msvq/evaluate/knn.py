@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from numpy import int64
@@ -98,6 +99,16 @@ def knn_accuracy(
     vote = partial(knn_predict, k=k, temp=temp, num_classes=num_classes)
     voted = map_sharded(len(queries), lambda rows: vote(bank, known, queries[rows]))
     return 100 * float((voted == truth).float().mean())
+
+
+def suitable_k(labels: NDArray[int64]) -> int:
+    """How many of these labelled pictures vote: the paper's 200, or as many as a class has on average.
+
+    On photographs of 20 classes, 8, 32 and 128 of each, that was within the error of the best k; 200 lost 3, 0 and 1
+    points, a single one 4, 9 and 14. The paper's data sets have 500 pictures of a class or more.
+    """
+    known = labels[labels >= 0]
+    return max(1, min(KnnSettings().k, len(known) // max(1, len(np.unique(known)))))
 
 
 def last_bank(bank: ImageSplit, knn_bank: int | None) -> ImageSplit:

@@ -32,6 +32,12 @@ def usable_rows(labels: NDArray[int64], rows: Rows | None = None) -> Rows:
     return known
 
 
+def chance(labels: NDArray[int64]) -> float:
+    """Percent of the labelled pictures that are of the commonest class: what naming it always would get right."""
+    known = labels[labels >= 0]
+    return 100 * int(np.bincount(known).max()) / len(known) if len(known) else float("nan")
+
+
 def _take(labels: NDArray[int64], seed: int, count: Callable[[int], int]) -> tuple[Rows, Rows]:
     """Sorted row numbers of `count(n)` of the n pictures of each class, at random, and of the others."""
     if not (labels >= 0).any():

@@ -19,7 +19,7 @@ from msvq.data.store import ImageDataset
 from msvq.evaluate.features import NOT_FINITE, EvalContext, scores
 from msvq.evaluate.finetune import FinetuneSettings, finetune
 from msvq.evaluate.knn import KnnSettings, knn_scores
-from msvq.evaluate.labels import Rows, stratified
+from msvq.evaluate.labels import Rows, chance, stratified
 from msvq.evaluate.linear import SEED, LinearSettings, linear_evaluation
 from msvq.evaluate.probe import ProbeSettings, probe
 from msvq.evaluate.results import EvalResult
@@ -195,6 +195,7 @@ def run_protocol(
         labels=labels,
         num_labels=len(known) if labels == 1 else len(stratified(known, labels, seed=0)),
         num_test=len(context.data.test),
+        chance=chance(context.data.test.labels),
         settings=settings.model_dump(mode="json"),
         precision=context.precision,
         msvq=__version__,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,16 @@ LARGEST = 1e300  # a number beyond it is none that a chart could show
 
 Real = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
 Count = Annotated[int, Ge(0), Le(2**53)]
+
+
+def standard_error(share: float, num: int) -> float:
+    """Of a share of so many, by Wilson's interval: not 0 where none or all were right."""
+    return math.sqrt(share * (1 - share) / num + 1 / (4 * num**2)) / (1 + 1 / num)
+
+
+def percent_error(percent: float, num: int | None) -> float | None:
+    """The standard error of an accuracy on so many pictures, in points; None where their number is not known."""
+    return 100 * standard_error(percent / 100, num) if num and 0 <= percent <= 100 else None
 
 
 def _square(matrix: list[list[int]]) -> list[list[int]]:
@@ -45,6 +56,7 @@ class EvalResult(BaseModel):
     labels: Real = 1.0  # the share of the labels that was used
     num_labels: Count | None = None
     num_test: Count | None = None
+    chance: Real | None = None  # accuracy of naming the commonest class of the test pictures, always
     settings: dict[str, Any] = {}
     precision: str = ""
     msvq: str = ""
@@ -64,6 +76,11 @@ class EvalResult(BaseModel):
     scratch_top1: Real | None = None  # of the same network without the run's weights
     scratch_top5: Real | None = None
     top1_std: Real | None = None  # over the seeds
+
+    @property
+    def top1_error(self) -> float | None:
+        """One standard error of `top1`, by the number of test pictures; of several seeds, their deviation."""
+        return self.top1_std if len(self.seeds) > 1 else percent_error(self.top1, self.num_test)
 
     @property
     def record(self) -> dict[str, Any]:

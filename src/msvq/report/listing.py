@@ -65,6 +65,6 @@ def _listed(run: Path, folder: Path) -> Listed:
 
 
 def _state(record: Record) -> str:
-    if not (record.path / "encoder.json").is_file():  # written when training is over
+    if not record.is_finished:
         return "not finished"
     return str(record.verdict.get("state", "finished"))

@@ -11,6 +11,7 @@
   const help = root.querySelector(".help");
   const announce = root.querySelector(".announce");
   const PAD = 18, RADIUS = 3.4, REACH = 24, COLOURS = 10;
+  const SMALLEST = 18, LARGEST = 28, OVERLAP = 0.8; // pixels of a picture on the map, and how near two may lie
 
   // What is shown: a picture is {set, index}; `run` is the view whose neighbours count.
   const state = { hover: null, pinned: null, hoverClass: -1, pinnedClass: -1 };
@@ -19,7 +20,7 @@
   const panes = [...root.querySelectorAll(".pane")].map((element, side) => ({
     element,
     canvas: element.querySelector("canvas"),
-    base: document.createElement("canvas"), // all points; the marks of a moment are drawn over a copy
+    base: document.createElement("canvas"), // all pictures; the marks of a moment are drawn over a copy
     title: element.querySelector(".pane-title"),
     view: data.views[Number(side ? root.dataset.right : root.dataset.left)],
     side: 0,
@@ -97,8 +98,34 @@
     return canvas;
   }
 
+  // Those of the pictures, in this order, that can be shown without one hiding much of another.
+  function spaced(pane, order, size) {
+    const cells = new Map(), kept = new Set();
+    for (const index of order) {
+      const [x, y] = place(pane, index);
+      const [column, row] = [Math.floor(x / size), Math.floor(y / size)];
+      const around = [-1, 0, 1].flatMap((across) => [-1, 0, 1].map((down) => cells.get(column + across + "," + (row + down))));
+      if (around.some((other) => other && Math.max(Math.abs(other[0] - x), Math.abs(other[1] - y)) < size)) continue;
+      cells.set(column + "," + row, [x, y]);
+      kept.add(index);
+    }
+    return kept;
+  }
+
+  function drawPicture(context, set, index, x, y, size) {
+    const { size: side, step, columns } = data.sets[set].sheet;
+    const label = data.sets[set].labels[index];
+    const [left, top] = [(index % columns) * step, Math.floor(index / columns) * step];
+    const frame = label < 0 ? 0 : 2; // its class's colour
+    context.fillStyle = label < 0 ? colours.card : colourOf(label);
+    context.fillRect(x - size / 2, y - size / 2, size, size);
+    const inner = size - 2 * frame - 1;
+    context.drawImage(sheets[set], left, top, side, side, x - inner / 2, y - inner / 2, inner, inner);
+  }
+
   function drawBase(pane) {
     pane.side = pane.canvas.clientWidth;
+    if (!pane.side) return; // it is not on the screen
     const scale = window.devicePixelRatio || 1;
     for (const canvas of [pane.canvas, pane.base]) canvas.width = canvas.height = Math.round(pane.side * scale);
     const context = pane.base.getContext("2d");
@@ -106,11 +133,16 @@
     const chosen = state.hoverClass >= 0 ? state.hoverClass : state.pinnedClass;
     const labels = data.sets[pane.view.set].labels;
     const radius = RADIUS * Math.min(1.2, Math.max(0.8, pane.side / 480));
-    for (const bright of [false, true]) {
-      context.globalAlpha = bright ? 0.85 : 0.13;
-      labels.forEach((label, index) => {
-        if ((chosen < 0 || label === chosen) === bright) marker(context, label, ...place(pane, index), radius);
-      });
+    const size = Math.min(LARGEST, Math.max(SMALLEST, pane.side / 20));
+    const isBright = (index) => chosen < 0 || labels[index] === chosen;
+    const all = [...labels.keys()];
+    const order = [...all.filter(isBright), ...all.filter((index) => !isBright(index))];
+    const shown = spaced(pane, order, size * OVERLAP);
+    for (const index of order.reverse().sort((one, other) => shown.has(one) - shown.has(other))) {
+      const strong = shown.has(index) ? 1 : labels[index] < 0 ? 0.3 : 0.85; // without a class, a dot says little
+      context.globalAlpha = isBright(index) ? strong : 0.13;
+      if (shown.has(index)) drawPicture(context, pane.view.set, index, ...place(pane, index), size);
+      else marker(context, labels[index], ...place(pane, index), radius);
     }
     drawMarks(pane);
   }

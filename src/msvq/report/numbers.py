@@ -1,10 +1,16 @@
 """What the page says: did it work, in numbers and plain words; then tables of protocols, runs, confusion, classes."""
 
 import heapq
+import shlex
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msvq.core.console import duration
+from msvq.core.user_code import is_user_code
+from msvq.evaluate.results import percent_error
 from msvq.report.records import Record, is_number
+from msvq.runs.metrics import Standing
 
 # A sign and a word for each state, so that colour is never alone.
 STATES = {
@@ -18,7 +24,7 @@ STATES = {
 }
 # Whose features were tested, the run's own last.
 BASELINES = {"colour_histogram": "colour histogram", "pixels_8x8": "8 x 8 pixels"}
-TESTED = {**BASELINES, "untrained": "untrained encoder", "trained": "after training"}
+TESTED = {"chance": "chance", **BASELINES, "untrained": "untrained encoder", "trained": "after training"}
 # What tells of a collapse, by the names of the log, of the backbone and of the projector.
 HEALTH = {
     "rank": ("rank", "embedding_rank"),
@@ -30,6 +36,7 @@ NUM_PAIRS = 15
 MAX_MISTAKES = 200  # files that are listed; all are in RUN/eval
 # What runs are compared by, and how it is told.
 COLUMNS = {
+    "chance": "{:.1f}%",
     "kNN, untrained": "{:.1f}%",
     "kNN, trained": "{:.1f}%",
     "linear": "{:.1f}%",
@@ -41,7 +48,55 @@ COLUMNS = {
     "rank, projector": "{:.1f}",
     "pictures / s": "{:.0f}",
 }
-NOT_JUDGED = ("kNN, untrained", "rank", "rank, projector", "pictures / s")
+NOT_JUDGED = ("chance", "kNN, untrained", "rank", "rank, projector", "pictures / s")
+
+
+def progress(record: Record, standing: Standing | None) -> dict[str, Any]:
+    """How far a run is that is not over, when it will be, or how to go on with it; empty for one that is."""
+    if standing is None and record.is_finished:
+        return {}
+    step, total = (record.last_step, record.total_steps) if standing is None else (standing.step, standing.total_steps)
+    done = f"{step:,} of {total:,} steps ({step / total:.0%})".replace("%", " %") if total else f"{step:,} steps"
+    told = {"done": step, "total": total, "command": _resume(record)}
+    if standing is None:
+        return {**told, "state": f"Not finished: {done}.", "if_stopped": "If it does not train any more, go on with:"}
+    if not standing.running:
+        return {**told, "state": f"Stopped after {done}.", "if_stopped": "Go on with:"}
+    now = time.time()
+    told |= {
+        "late": round(now + _until_late(record, standing)),
+        "if_stopped": "If it was stopped or killed, go on with:",
+    }
+    as_of = f"as of {_clock(now)}"
+    if step == total:
+        return {**told, "state": f"Trained: {done}.", "when": f"The encoder is being judged, {as_of}."}
+    if standing.seconds_left is None:
+        return {**told, "state": f"Training: {done}.", "when": f"It has just begun, {as_of}."}
+    left, end = duration(standing.seconds_left), _clock(now + standing.seconds_left)
+    when = f"{left} left: trained about {end}, {as_of}; then it is judged."
+    return {**told, "state": f"Training: {done}.", "when": when}
+
+
+def _clock(seconds: float) -> str:
+    """A time of day, with the day where it is not today."""
+    then, today = time.localtime(seconds), time.localtime()
+    return time.strftime("%H:%M" if then[:3] == today[:3] else "%a %d %b, %H:%M", then)
+
+
+def _until_late(record: Record, standing: Standing) -> float:
+    """Seconds after which there ought to have been news of a run that trains: three looks, and some patience."""
+    looks = [line["step"] for line in record.metrics if line.get("kind") == "eval"]
+    if standing.seconds_left is None or len(looks) < 2:
+        return 600 + (standing.seconds_left or 0)
+    per_step = standing.seconds_left / max(1, standing.total_steps - standing.step)
+    return 120 + 3 * (looks[-1] - looks[-2]) * per_step
+
+
+def _resume(record: Record) -> str:
+    """The command that goes on with a run; code of a person's own is named again."""
+    flags = {"method": record.method, "backbone": str(record.section("backbone").get("name", ""))}
+    named = "".join(f" --{flag} {shlex.quote(name)}" for flag, name in flags.items() if is_user_code(name))
+    return f"msvq pretrain --out {shlex.quote(str(record.path))} --resume{named}"
 
 
 def verdict(record: Record) -> dict[str, Any]:
@@ -54,40 +109,53 @@ def verdict(record: Record) -> dict[str, Any]:
         "word": word,
         "sentence": judged.get("sentence"),
         "advice": judged.get("advice") or [],
+        "now": _now(record),
         **_numbers(record),
         "copies": _copies(record),
         "health": _health(record),
     }
 
 
+def _now(record: Record) -> str:
+    """What the last numbers of the log are of."""
+    return "after training" if record.is_finished else "so far"
+
+
 def _numbers(record: Record) -> dict[str, Any]:
     """The question that the big numbers answer, and the numbers."""
-    scores = record.values("knn_top1")
+    scores, now = record.values("knn_top1"), _now(record)
     if record.demo:
         k = record.section("evaluate").get("knn_k", 200)
         question = f"How often do a picture's {k} nearest neighbours vote for its class?"
-        numbers = [(f"{accuracy:.1f} %", name) for name, accuracy in record.demo.items()]
+        numbers = [_told(name, accuracy, record.knn.get("pictures")) for name, accuracy in record.demo.items()]
         return {"question": question, "numbers": numbers}
     if scores:
         question = "How often do a picture's nearest neighbours vote for its class?"
-        numbers = [(f"{scores[0]:.1f} %", "untrained encoder"), (f"{scores[-1]:.1f} %", "after training")]
-        known = (record.analysis.get("knn") or {}).get("accuracy") or {}
-        baselines = _told({name: known.get(name) for name in BASELINES})
-        return {"question": question, "numbers": [*baselines, *numbers] if len(scores) > 1 else numbers[:1]}
+        known = {"chance": record.knn.get("chance"), **(record.knn.get("accuracy") or {})}
+        known |= {"untrained": scores[0], "trained": scores[-1] if len(scores) > 1 else None}
+        return {"question": question, "numbers": _all_told(known, record.knn.get("pictures"), now)}
     if found := {name: values.get("at_1") for name, values in (record.copies.get("recall") or {}).items()}:
-        return {"question": "How often do changed copies of pictures find their originals?", "numbers": _told(found)}
+        question = "How often do changed copies of pictures find their originals?"
+        return {"question": question, "numbers": _all_told(found, record.copies.get("pictures"), now)}
     ranks, spreads = record.values("rank"), record.values("feature_spread")
     if ranks:
-        numbers = [(f"{ranks[0]:.1f}", "rank, untrained encoder"), (f"{ranks[-1]:.1f}", "rank, after training")]
-        if spreads:
-            numbers.append((f"{spreads[-1]:.2f}", f"spread, from {spreads[0]:.2f}"))
+        values = {f"spread, from {spreads[0]:.2f}": f"{spreads[-1]:.2f}"} if spreads else {}
+        values |= {"rank, untrained encoder": f"{ranks[0]:.1f}", f"rank, {now}": f"{ranks[-1]:.1f}"}
+        numbers = [{"name": name, "value": value} for name, value in values.items()]
         return {"question": "Do the features tell pictures apart?", "numbers": numbers}
     return {"question": "", "numbers": []}
 
 
-def _told(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Percentages and their names, of what was tested."""
-    return [(f"{values[name]:.1f} %", title) for name, title in TESTED.items() if is_number(values.get(name))]
+def _told(name: str, percent: float, num: int | None) -> dict[str, str]:
+    """A percentage of so many pictures with its error, and whose it is."""
+    error = None if name == "chance" else percent_error(percent, num)
+    return {"name": name, "value": f"{percent:.1f}", "error": "" if error is None else f"{error:.1f}", "unit": " %"}
+
+
+def _all_told(values: Mapping[str, Any], num: int | None, now: str) -> list[dict[str, str]]:
+    """Those of what was tested, the run's own last."""
+    known = {title: values.get(name) for name, title in {**TESTED, "trained": now}.items()}
+    return [_told(title, value, num) for title, value in known.items() if is_number(value)]
 
 
 def _copies(record: Record) -> list[dict[str, Any]]:
@@ -122,6 +190,7 @@ def _measured(record: Record) -> dict[str, Any]:
     knn, found = record.values("knn_top1"), record.false_negatives.get("all") or {}
     linear, logistic, tuned = (record.result(kind) for kind in ("linear", "probe", "finetune"))
     values = (
+        record.knn.get("chance"),
         _last(knn[:1]),
         _last(knn),
         linear and linear.top1,

@@ -1,4 +1,12 @@
 "use strict";
+// A run that trains: its page is read again, which keeps the place where one reads, until it is over.
+(() => {
+  const live = document.querySelector(".progress[data-renew]");
+  if (!live) return;
+  setTimeout(() => location.reload(), 1000 * live.dataset.renew);
+  if (Date.now() > 1000 * live.dataset.late) live.querySelector(".resume").hidden = false;
+})();
+
 // Several runs: one at a time, chosen by tabs. Without this script they stand below one another.
 (() => {
   const runs = [...document.querySelectorAll(".run")];

@@ -14,13 +14,15 @@ from msvq.core.files import check_no_link, check_not_of_a_run, check_places, res
 from msvq.report.curves import MAIN, MORE, charts, false_negative_charts, teacher_charts
 from msvq.report.figures import draw_figures
 from msvq.report.maps import first_views, map_data
-from msvq.report.numbers import class_rows, comparison, confusion, soft_label_rows, verdict
+from msvq.report.numbers import class_rows, comparison, confusion, progress, soft_label_rows, verdict
 from msvq.report.pictures import cell
 from msvq.report.records import Record, read_record, read_records
 from msvq.report.templates import resource, templates
+from msvq.runs.metrics import Standing
 
 SCRIPTS = ("page.js", "map.js")
 WRITTEN = ("report.html", "figures")  # in a run
+RENEW = 20  # seconds after which the page of a run that trains is read again
 AT_A_GLANCE = ("knn_top1", "loss")  # curves of the summary
 
 
@@ -50,6 +52,12 @@ def write_report(runs: Path | Sequence[Path], out: Path | None = None, *, figure
     return out
 
 
+def write_live_report(run: Path, standing: Standing) -> None:
+    """Write the page of a run that trains, or that has just stopped; figures are for the end."""
+    check_places(run, WRITTEN)
+    write_text(run / "report.html", render([read_record(run)], standing))
+
+
 def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
     """`msvq report`: the page of runs that a person names."""
     for run in runs:
@@ -66,8 +74,8 @@ def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
     return write_report(list(runs), out)
 
 
-def render(records: Sequence[Record]) -> str:
-    """The page as text."""
+def render(records: Sequence[Record], standing: Standing | None = None) -> str:
+    """The page as text. `standing`: how far the run is, where it is not over."""
     maps, sheets = map_data(records)
     scripts = [resource(name) for name in SCRIPTS]
     several = len(records) > 1
@@ -76,7 +84,8 @@ def render(records: Sequence[Record]) -> str:
         cell=cell,
         title=" · ".join(record.title for record in records),
         several=several,
-        runs=[_run(record, own_curves=not several) for record in records],
+        runs=[_run(record, standing, own_curves=not several) for record in records],
+        renew=RENEW if standing is not None and standing.running else None,
         comparison=comparison(records) if several else None,
         charts=charts(records, MAIN) if several else [],
         more_charts=charts(records, MORE) if several else [],
@@ -96,17 +105,19 @@ def summary(run: Path) -> str:
     return templates().get_template("summary.html").render(record=record, charts=drawn, style=resource("summary.css"))
 
 
-def _run(record: Record, *, own_curves: bool) -> dict[str, Any]:
+def _run(record: Record, standing: Standing | None, *, own_curves: bool) -> dict[str, Any]:
     """What the page says about one run."""
     more = [curve for curve in MORE if curve.key != "false_negatives.all"]  # it is in the chart of all soft labels
     command = f"msvq pretrain --recipe {shlex.quote(str(record.path / 'config.yaml'))} --out runs/again"
     return {
         "record": record,
+        "progress": progress(record, standing),
         "verdict": verdict(record),
         "charts": charts([record], MAIN) if own_curves else [],
         "more_charts": charts([record], more) + teacher_charts(record) if own_curves else [],
         "teacher_charts": teacher_charts(record),
         "neighbours": record.arrays("neighbours"),
+        "groups": record.arrays("groups"),
         "confusion": confusion(record),
         "gallery": record.arrays("gallery"),
         "soft_labels": soft_label_rows(record.false_negatives),

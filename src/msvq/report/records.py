@@ -42,13 +42,14 @@ def _keys(**kinds: Any) -> Any:
 _ANALYSIS = _keys(
     verdict=_keys(state=str, sentence=str | None, advice=list[str] | None) | None,
     copies=_keys(pictures=Count, held_out=Count, recall=dict[str, dict[str, _Number]]) | None,
-    knn=_keys(pictures=Count, accuracy=dict[str, _Number]) | None,
+    knn=_keys(pictures=Count, chance=_Number, accuracy=dict[str, _Number]) | None,
     false_negatives=_FalseNegatives | None,
 )
 _SETTINGS = _keys(
     method=_keys(name=str) | None,
+    backbone=_keys(name=str | None) | None,
     data=_keys(source=str) | None,
-    train=_keys(epochs=Count | None) | None,
+    train=_keys(epochs=Count | None, steps=Count | None, precision=str | None) | None,
     evaluate=_keys(knn_k=Count | None) | None,
 )
 
@@ -59,6 +60,10 @@ ARRAYS = {
     "neighbours": {
         **{"queries": "u4", "query_labels": "i1", "class_names": "U1"},
         **{"before": "u5", "before_labels": "i2", "after": "u5", "after_labels": "i2"},
+    },
+    "groups": {
+        **{"sizes": "i1", "tightness": "f1", "typical": "u4", "typical_groups": "i1", "typical_names": "U1"},
+        **{"odd": "u4", "odd_reasons": "U1", "odd_names": "U1"},
     },
     "gallery": {
         **{"queries": "u4", "query_labels": "i1", "views": "U1", "class_names": "U1"},
@@ -88,6 +93,11 @@ class Record:
         return str(self.section("method").get("name", "unknown method"))
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it was trained to its end."""
+        return (self.path / "encoder.json").is_file()
+
+    @property
     def is_compiled(self) -> bool:
         """Whether it trained with compiled networks, when it was last gone on with."""
         return bool(self.section("train").get("compile", False))
@@ -106,6 +116,11 @@ class Record:
     def copies(self) -> Mapping[str, Any]:
         """How often changed copies find their originals; empty where that was not measured."""
         return self.analysis.get("copies") or {}
+
+    @property
+    def knn(self) -> Mapping[str, Any]:
+        """kNN accuracy beside chance and what one has without training; empty where that was not measured."""
+        return self.analysis.get("knn") or {}
 
     @property
     def false_negatives(self) -> Mapping[str, Any]:
@@ -140,6 +155,12 @@ class Record:
         return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else None
 
     @property
+    def total_steps(self) -> int | None:
+        """Steps of the whole run; None while the length of an epoch is not known."""
+        train, length = self.section("train"), self.steps_per_epoch
+        return train.get("steps") or (round(train["epochs"] * length) if length and train.get("epochs") else None)
+
+    @property
     def last_step(self) -> int:
         """The last step that the log tells of."""
         return max((line.get("step", 0) for line in self.metrics), default=0)
@@ -161,9 +182,9 @@ class Record:
         return next((result for result in own if kind == "knn" or not result.changes), None)
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """The arrays of eval/<name>.npz, or nothing."""
+        """The arrays of eval/<name>.npz, or nothing; also where a run goes on that was over, and they are of then."""
         path = self.path / "eval" / f"{name}.npz"
-        if not path.is_file():
+        if not path.is_file() or not (self.is_finished or self.analysis):
             return {}
         try:
             with np.load(path, allow_pickle=False) as arrays:

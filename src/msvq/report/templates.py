@@ -1,5 +1,6 @@
 """The templates of pages, and the styles and scripts that go into them."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
@@ -22,8 +23,9 @@ def templates(package: str = "report") -> Environment:
 
 
 def number(value: Any, pattern: str) -> str:
-    """A number as its pattern says, a dash where there is none."""
-    return pattern.format(value).replace("%", " %") if is_number(value) else "–"
+    """A number as its pattern says, a dash where there is none; what rounds to 0 has no sign."""
+    told = pattern.format(value).replace("%", " %") if is_number(value) else "–"
+    return told if re.search("[1-9]", told) else told.removeprefix("-")
 
 
 def measured_in(columns: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from msvq.config.adapt import fill_from_run
 from msvq.config.resolve import read_config, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
+from msvq.core.files import FINISHED
 from msvq.core.schema import MayChange, Section, diff, parse_assignment
 from msvq.methods import METHODS
 from msvq.reproduce import paper
 
 MADE_BY = "msvq reproduce"
 CELLS = "cells"  # where a sweep has its runs, and their records
-FINISHED = ("encoder.safetensors", "encoder.json", "report.html")  # the last that a run leaves
 PRECISION = "train.precision=fp32"  # the paper's, whatever is faster: numbers of different machines stand in one table
 MAX_EPOCHS = 1_000_000
 

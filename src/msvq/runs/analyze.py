@@ -22,10 +22,12 @@ from msvq.evaluate.baselines import baseline_accuracies
 from msvq.evaluate.diagnostics.copies import measure_copies
 from msvq.evaluate.diagnostics.embedding_map import save_map
 from msvq.evaluate.diagnostics.gallery import audit_soft_labels, save_arrays, save_neighbours
+from msvq.evaluate.diagnostics.groups import save_groups
 from msvq.evaluate.diagnostics.health import measure_health, queue_health, teacher_distances
 from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
 from msvq.evaluate.features import EvalContext, feature_function, fit_whitening
 from msvq.evaluate.knn import KnnSettings, last_bank
+from msvq.evaluate.labels import chance
 from msvq.evaluate.protocols import PRECISION, run_protocol
 from msvq.methods import METHODS, Method
 from msvq.model.initial import read_weights
@@ -119,12 +121,15 @@ def evaluate_finished_run(
         encoders = {"before": fresh, "after": encoder}
         if settings.analyze.map:
             save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)
-        save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
+        bank, known = save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
+    if not data.has_labels:
+        with display.busy("finding groups and odd ones"):
+            save_groups(folder / f"groups{suffix}.npz", bank, known)
     with display.busy("looking for originals of changed copies"):
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]
     knn = compare_accuracies(log, data, settings, trained=accuracy, step=step)
-    tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"])]
+    tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"], knn["chance"])]
     tests.append(copies_found({name: found["at_1"] for name, found in copies["recall"].items()}, copies["pictures"]))
     history = [line for line in log if "rank" in line]
     if not history or history[-1]["step"] != step:  # a checkpoint between two looks
@@ -164,7 +169,7 @@ def compare_accuracies(
     vote = settings.evaluate
     baselines = baseline_accuracies(data.labelled.subsample(vote.knn_bank), data.test, k=vote.knn_k, temp=vote.knn_temp)
     accuracy = {"trained": trained, "untrained": logged[0]["knn_top1"], **baselines}
-    return {"pictures": len(data.test), "accuracy": accuracy}
+    return {"pictures": len(data.test), "chance": chance(data.test.labels), "accuracy": accuracy}
 
 
 def seconds_per_step(log: Sequence[dict[str, Any]], settings: Settings) -> float | None:

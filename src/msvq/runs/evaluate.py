@@ -15,18 +15,21 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import check_output_file, check_places, write_text
 from msvq.core.runtime import check_precision, resolve_device, resolve_precision
-from msvq.core.schema import parse_assignment
+from msvq.core.schema import Section, parse_assignment
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate.features import EvalContext, feature_function, fit_whitening
+from msvq.evaluate.knn import KnnSettings, suitable_k
+from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PRECISION, PROTOCOLS, protocol_settings, run_protocol
 from msvq.evaluate.results import EvalResult
 from msvq.model.backbones import make_backbone
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
-from msvq.runs.encoder_names import SEED, EncoderName, find_run, load_encoder, no_data
+from msvq.runs.encoder_names import PIXELS, SEED, EncoderName, find_run, load_encoder, no_data
 from msvq.runs.run_dir import RunDir
 
 UNTRAINED = "untrained"
+QUICK = ("knn", "probe")  # protocols that train nothing for long
 
 
 class NoLabels(BadInput):
@@ -48,12 +51,13 @@ def evaluate(
     device: str | None = None,
     precision: str | None = None,
     out: Path | None = None,
-    beside: Sequence[str] = (),
+    beside: Sequence[str] | None = (),
     display: Display | None = None,
 ) -> tuple[EvalResult, Path | None]:
     """The result of a protocol and the file that holds it: `out`, or in RUN/eval. Arguments as of `msvq evaluate`.
 
     `beside`: other encoders, which the same protocol judges on the same pictures; the result has its rows of them.
+    None: the same network untrained, and pixels, where the protocol takes seconds.
     """
     run = find_run(name, backbone=backbone)
     if out is not None:
@@ -65,7 +69,8 @@ def evaluate(
     display = display or Display()
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
-    settings, changes = protocol_settings(PROTOCOLS[protocol].settings, dict(map(parse_assignment, overrides)))
+    given = dict(map(parse_assignment, overrides))
+    settings, changes = protocol_settings(PROTOCOLS[protocol].settings, given)
     try:
         labels, seeds = float(labels), operator.index(seeds)
     except (TypeError, ValueError):
@@ -77,6 +82,8 @@ def evaluate(
     if data is not None:
         check_source(data)
     encoder = load_encoder(run or name, checkpoint, backbone=backbone)
+    if beside is None:
+        beside = usual_rivals(encoder) if protocol in QUICK else ()
     others = [load_beside(other, encoder) for other in beside]
     for told in (one.note for one in (encoder, *others) if one.note):
         display.note(told)
@@ -110,6 +117,8 @@ def evaluate(
 
     how = None if encoder.guessed else encoder.preprocessing
     dataset, own = open_for(run, data, data_root, preprocessing=how, download=download, display=display)
+    if protocol == "knn" and "k" not in given and dataset.has_labels:
+        settings, changes = follow_labels(settings, changes, dataset, labels, run if own else None)
     with closing(dataset):
         result, row = judge(encoder, dataset, own)
     rows = [row]
@@ -122,6 +131,26 @@ def evaluate(
         write_text(out, json.dumps(result.record, indent=1) + "\n")
         return result, out
     return result, None if run is None else result.save(run.path / "eval")
+
+
+def follow_labels(
+    settings: Section, changes: dict[str, Any], dataset: ImageDataset, labels: float, run: RunDir | None
+) -> tuple[Section, dict[str, Any]]:
+    """kNN's settings where no k is named: as many as voted in the run, on its pictures; else as suit the labels."""
+    known = dataset.labelled.labels
+    if run is not None and labels == 1:
+        k = min(run.config.evaluate.knn_k, len(known))
+    else:
+        k = suitable_k(known if labels == 1 else known[stratified(known, labels, seed=0)])
+    if k == KnnSettings().k:
+        return settings, changes
+    return settings.model_copy(update={"k": k}), {"k": k, **changes}
+
+
+def usual_rivals(encoder: LoadedEncoder) -> list[str]:
+    """What an accuracy is held against where nothing is named."""
+    trained = any(True for _ in encoder.network.parameters())
+    return [*([UNTRAINED] if trained else []), *([PIXELS] if encoder.name != PIXELS else [])]
 
 
 def open_for(

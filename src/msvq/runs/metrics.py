@@ -5,12 +5,21 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msvq.core.files import write_text
 from msvq.core.launch import is_main_process
 
 LOGGED_DIGITS = 4  # behind the point, that an accuracy of the log has: it was a number of 32 bits
+
+
+class Standing(NamedTuple):
+    """How far a run is that has not left all that a run leaves."""
+
+    step: int
+    total_steps: int
+    seconds_left: float | None  # of training; None: not known yet
+    running: bool
 
 
 class MetricsWriter:

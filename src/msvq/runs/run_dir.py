@@ -41,7 +41,6 @@ from msvq.runs.metrics import read_metrics
 
 WEIGHTS, METADATA = "encoder.safetensors", "encoder.json"
 INITIAL = "initial.safetensors"  # what the encoder was before training, where it did not start afresh
-FINISHED = (WEIGHTS, METADATA, "report.html")  # the last that a run leaves
 
 
 @contextmanager

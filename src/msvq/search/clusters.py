@@ -6,21 +6,16 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans, MiniBatchKMeans
-from sklearn.metrics import silhouette_score
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.evaluate.diagnostics.groups import TRIED, assign, choose_num, find_centres
 from msvq.report.pictures import class_name
 from msvq.search.findings import Findings, check_folder, fill_folder, make_card, open_features
-from msvq.search.index import Index, unit_rows
+from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Group
 
-ALL_AT_ONCE = 20_000  # pictures; more are learned from in batches
-TRIED = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of groups, where none is given
-SAMPLE = 2000  # pictures by which they are compared
-ROWS = 65_536
 TYPICAL = 12  # pictures of a group that are shown
 
 
@@ -66,41 +61,6 @@ def cluster_pictures(
         }
         fill_folder(into, index.source, places, display)
     return found
-
-
-def choose_num(features: NDArray[np.float32]) -> int:
-    """The number of groups with the highest silhouette (how much nearer a picture is to its own than to the next)."""
-    rows = np.unique(np.linspace(0, len(features) - 1, min(SAMPLE, len(features))).astype(int))
-    sample = np.array(features[rows])
-    best: tuple[float, int] = (-2.0, 2)
-    for num in TRIED:
-        if num >= len(sample):
-            break
-        labels, _ = assign(sample, find_centres(sample, num, starts=1))
-        if len(np.unique(labels)) > 1:
-            best = max(
-                best, (float(silhouette_score(sample, labels, metric="cosine")), -num), key=lambda b: (b[0], b[1])
-            )
-    return abs(best[1])
-
-
-def find_centres(features: NDArray[np.float32], num: int, starts: int = 4) -> NDArray[np.float32]:
-    """Unit centres [num, d] of unit features, the same each time."""
-    few = len(features) <= ALL_AT_ONCE
-    learner = (
-        KMeans(num, n_init=starts, random_state=0)
-        if few
-        else MiniBatchKMeans(num, n_init=starts, batch_size=4096, random_state=0)
-    )
-    return unit_rows(learner.fit(features).cluster_centers_.astype(np.float32))
-
-
-def assign(
-    features: NDArray[np.float32], centres: NDArray[np.float32]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The nearest centre of each row [N], and its cosine."""
-    parts = [features[start : start + ROWS] @ centres.T for start in range(0, len(features), ROWS)]
-    return np.concatenate([part.argmax(1) for part in parts]), np.concatenate([part.max(1) for part in parts])
 
 
 def _describe(

@@ -10,24 +10,12 @@ from numpy.typing import NDArray
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD
+from msvq.evaluate.diagnostics.groups import NEIGHBOURS, TELLING, explain, measure_oddness
 from msvq.search.findings import Findings, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.neighbours import nearest_neighbours
 from msvq.search.page import Group
-
-NEIGHBOURS = 10  # whose mean distance tells how far a picture is from everything
-TELLING = 3.5  # robust deviations from which a number is a reason (Iglewicz and Hoaglin's rule for outliers)
-# Deviations are at least these, or a folder in which all are of one size would call one pixel more an oddity: cosine
-# distance; logarithms of contrast, size and shape; shares of 255 for colour.
-LEAST = {"far": 0.01, "empty": 0.3, "size": 0.2, "shape": 0.1, "colour": 0.1}
-WHY = {
-    "far": "far from everything",
-    "empty": "nearly empty or uniform",
-    "size": "another size",
-    "shape": "another shape",
-    "colour": "another colour",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,45 +42,14 @@ def find_outliers(
     if num > len(index):
         raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
     cosines, _ = nearest_neighbours(index.features, NEIGHBOURS, display, "comparing features")
-    measured = {"far": 1 - cosines.mean(1), **measure_looks(_examine(index, display))}
-    deviations = np.stack([robust_deviations(values, LEAST[name]) for name, values in measured.items()])
-    deviations[1] = -deviations[1]  # much contrast is nothing odd, little is
+    looks = _examine(index, display)
+    deviations = measure_oddness(cosines, looks["thumbnail"], looks["width"], looks["height"])
     scores = deviations.max(0)
     order = np.argsort(-scores, kind="stable")[:num]
     reasons = [explain(deviations[:, row]) for row in order.tolist()]
     found = _describe(index, order, scores[order], cosines.mean(1)[order], reasons)
     found.write(out, html)
     return found
-
-
-def robust_deviations(values: NDArray[np.float64], least: float) -> NDArray[np.float64]:
-    """How far each value is above the median, in deviations that outliers do not change (1.4826 times the MAD)."""
-    middle = np.median(values)
-    found: NDArray[np.float64] = (values - middle) / max(1.4826 * float(np.median(np.abs(values - middle))), least)
-    return found
-
-
-def measure_looks(records: NDArray[np.void]) -> dict[str, NDArray[np.float64]]:
-    """Of IMAGE_RECORDs [N]: the logarithm of the contrast, and how far size, shape and colour are from the usual."""
-    thumbnails = records["thumbnail"].reshape(-1, 64, 3).astype(np.float64) / 255
-    contrast = np.log(thumbnails.std(axis=1).mean(axis=1) + 1 / 255)
-    width, height = np.maximum(records["width"], 1), np.maximum(records["height"], 1)
-    size, shape = np.log(np.minimum(width, height)), np.log(width / height)
-    colour, saturation = thumbnails.mean(axis=1), np.ptp(thumbnails, axis=2).mean(axis=1)
-    looks = np.concatenate([colour - colour.mean(axis=1, keepdims=True), saturation[:, None]], axis=1)
-    return {
-        "empty": contrast,
-        "size": np.abs(size - np.median(size)),
-        "shape": np.abs(shape - np.median(shape)),
-        "colour": np.linalg.norm(looks - np.median(looks, axis=0), axis=1),
-    }
-
-
-def explain(deviations: NDArray[np.float64]) -> str:
-    """What is odd about a picture, the oddest first; by the deviations in the order of WHY."""
-    order = np.argsort(-deviations, kind="stable").tolist()
-    words = [list(WHY.values())[place] for place in order if deviations[place] >= TELLING]
-    return ", ".join(words) or "a little unusual"
 
 
 def _examine(index: Index, display: Display) -> NDArray[np.void]:

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from msvq.config.adapt import fill_from_data, fit_to_data
+from msvq.config.adapt import fill_from_data, fit_to_data, fit_vote
 from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import Flags
 from msvq.config.settings import Settings
@@ -35,6 +35,7 @@ from msvq.methods import METHODS, Method
 from msvq.runs.analyze import evaluate_finished_run
 from msvq.runs.checkpoint import remove_leftovers
 from msvq.runs.encoder import save_encoder
+from msvq.runs.metrics import Standing
 from msvq.runs.run_dir import RunDir, add_skipped, check_out, environment, locked, start_directory
 from msvq.train.budget import fit_to_budget
 from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
@@ -42,7 +43,7 @@ from msvq.train.init_weights import InitialWeights, load_initial_weights
 from msvq.train.loggers import make_loggers
 from msvq.train.monitors import AnalysisMonitor, KnnMonitor, WhiteningMonitor
 from msvq.train.optim import check_optimiser
-from msvq.train.progress import TrainingDisplay
+from msvq.train.progress import LivePage, TrainingDisplay
 from msvq.train.resume import (
     Mode,
     Saved,
@@ -64,12 +65,14 @@ def pretrain(
     download: bool = False,
     loggers: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
+    write_page: Callable[[Path, Standing], object],
     console: Console,
     made_by: str,
 ) -> bool:
     """Train an encoder in `out`. Returns False if a run that `mode` "auto" found there was finished already.
 
     Nothing on disk changes until all of the input is checked. What one process finds wrong in a section ends all.
+    `write_page` writes the page of the run while it trains.
     """
     display, started = Display(console), time.monotonic()
     with ExitStack() as held:
@@ -78,6 +81,8 @@ def pretrain(
         # --- claim the directory
         with errors_on_all_ranks():
             listeners = [*make_loggers(loggers), *wrap_functions(callbacks)]
+            if is_main_process():
+                listeners.append(LivePage(write_page))
             automatic, mode = mode == "auto", mode_for(out, mode)
             if mode == "resume" and out.is_dir() and is_main_process():
                 check_places(out)
@@ -189,7 +194,9 @@ def prepare(
     pictures = data.labelled if METHODS[config.method_name].needs_labels else data.train
     if keep is not None:
         config, changes = fit_to_data(config, len(pictures), keep=keep)
-        notes += changes
+        bank = data.labelled.subsample(config.evaluate.knn_bank)
+        config, fewer = fit_vote(config, bank.labels, keep=keep)
+        notes += [*changes, *fewer]
     config = fill_from_data(config, data, device)
     with room_for_networks(torch.device("cpu")):
         method = build_method(config, data.size, None if init is None else init.weights)

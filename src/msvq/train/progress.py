@@ -1,17 +1,21 @@
-"""What a person sees while a run trains: a live bar in a terminal, plain lines elsewhere."""
+"""What a person sees while a run trains: a live bar in a terminal, plain lines elsewhere; and a page."""
 
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from msvq.runs.metrics import LOGGED_DIGITS
-from msvq.train.callbacks import TrainerCallback
+from msvq.runs.checkpoint import LAST
+from msvq.runs.metrics import LOGGED_DIGITS, Standing
+from msvq.train.callbacks import Line, Logger, TrainerCallback
 from msvq.train.trainer import StepOutput, Trainer
 
+REST = 50  # times what the last page took, between two of them: they take 2 % of a run at most
 BAR, TIME = 10, len(" 00:00:00 left")
 # What of the measurements is shown, in this order.
 SHOWN = {
@@ -20,6 +24,52 @@ SHOWN = {
     "rank": "rank {:.1f}",
     "feature_spread": "  spread {:.3f}",
 }
+
+
+class Clock:
+    """How long it takes to the end at the pace so far, looks at the run included."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.first_step, self.started = trainer.step, time.monotonic()
+
+    def seconds_left(self, trainer: Trainer) -> float | None:
+        """None before the first step."""
+        steps = trainer.step - self.first_step
+        return (time.monotonic() - self.started) / steps * (trainer.total_steps - trainer.step) if steps else None
+
+
+class LivePage(Logger):
+    """Has the page of the run written while it trains, at every look, but for those that would slow it.
+
+    It is a logger: if it fails, the run goes on without it.
+    """
+
+    name = "report.html"
+
+    def __init__(self, write: Callable[[Path, Standing], object]) -> None:
+        self.write = write
+        self.next = 0.0  # on the clock: not before
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Nothing is written before there is something to go on from."""
+        self.trainer, self.clock, self.shown = trainer, Clock(trainer), False
+
+    def on_log(self, line: Line) -> None:
+        """Write the page after a look at the run, or as soon as it can be."""
+        there = (self.trainer.checkpoints / LAST).is_file()
+        if there and (line["kind"] == "eval" or not self.shown) and time.monotonic() >= self.next:
+            self._write(self.clock.seconds_left(self.trainer), running=True)
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        """Say that it stopped, or that it is being judged."""
+        if (trainer.checkpoints / LAST).is_file():
+            self._write(None, running=trainer.step == trainer.total_steps and sys.exception() is None)
+
+    def _write(self, seconds_left: float | None, *, running: bool) -> None:
+        begun, trainer = time.monotonic(), self.trainer
+        self.write(trainer.checkpoints.parent, Standing(trainer.step, trainer.total_steps, seconds_left, running))
+        self.shown, ended = True, time.monotonic()
+        self.next = ended + REST * (ended - begun)
 
 
 class TrainingDisplay(TrainerCallback):
@@ -41,7 +91,7 @@ class TrainingDisplay(TrainerCallback):
 
     def on_train_start(self, trainer: Trainer) -> None:
         """Begin counting at the trainer's step, which is not 0 when a run is resumed."""
-        self.first_step, self.started = trainer.step, time.monotonic()
+        self.clock = Clock(trainer)
         if self.bar is not None:
             self.bar.start()
             self.task = self.bar.add_task("starting", total=trainer.total_steps, completed=trainer.step, facts="")
@@ -58,8 +108,7 @@ class TrainingDisplay(TrainerCallback):
         if self.bar is not None:
             self._move(trainer, loss)
             return {}
-        per_step = (time.monotonic() - self.started) / max(1, trainer.step - self.first_step)
-        left = timedelta(seconds=round(per_step * (trainer.total_steps - trainer.step)))
+        left = timedelta(seconds=round(self.clock.seconds_left(trainer) or 0))
         facts = "  ".join([_epoch(trainer), *describe(trainer, loss), f"{left} left"])
         self.console.print(facts, soft_wrap=True)
         return {}

@@ -12,7 +12,7 @@ from msvq.config.resolve import read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import is_run, write_text
+from msvq.core.files import FINISHED, is_run, write_text
 from msvq.core.launch import is_main_process, num_processes
 from msvq.core.schema import Change, MayChange, diff
 from msvq.core.user_code import is_user_code
@@ -20,7 +20,7 @@ from msvq.data.sources import is_path
 from msvq.data.store import ImageDataset
 from msvq.runs.checkpoint import BEST, LAST, PREVIOUS, checked_load, load_checkpoint
 from msvq.runs.encoder import state_dict_mismatch
-from msvq.runs.run_dir import FINISHED, WEIGHTS
+from msvq.runs.run_dir import WEIGHTS
 
 Mode = Literal["new", "resume", "auto", "overwrite"]
 LENGTH = ("train.epochs", "train.steps")  # of a run: it may grow
@@ -49,7 +49,7 @@ class Saved(NamedTuple):
 
     @property
     def finished(self) -> bool:
-        """Whether it was trained to its end and has left everything that a run leaves."""
+        """Whether it was trained to its end, and judged."""
         whole = all((self.path / name).is_file() for name in FINISHED)
         return bool(whole and self.state["step"] == self.state["total_steps"])
 
@@ -74,7 +74,7 @@ def has_nothing_to_lose(out: Path) -> bool:
 def invalidate_results(out: Path) -> None:
     """Remove what only a finished run has, before it is trained on, so that it is not taken for the new result."""
     if is_main_process():
-        for name in reversed(FINISHED):
+        for name in ("report.html", *reversed(FINISHED)):
             (out / name).unlink(missing_ok=True)
 
 

@@ -23,7 +23,7 @@ def values(trained: float, untrained: float, histogram: float, pixels: float = 0
 def judge(
     copies: dict[str, float], knn: dict[str, float] | None = None, *, num: int = 2000, steps: int = LONG, **more: Any
 ) -> Any:
-    tests = [] if knn is None else [rightly_named(knn, num)]
+    tests = [] if knn is None else [rightly_named(knn, num, 12.5)]
     return verdict(SOUND, [*tests, copies_found(copies, num)], steps=steps, **more)
 
 
@@ -31,8 +31,8 @@ def test_better_than_all_is_good() -> None:
     judged = judge(values(28, 2, 12, 6))
     assert (judged.state, judged.advice) == ("good", ())
     assert judged.sentence == (
-        "It works: changed copies of pictures find their originals 28 % of the time (2.0 % before training, 12 % by a "
-        "colour histogram, 6.0 % by 8 x 8 pixels)."
+        "It works: changed copies of pictures find their originals 28.0 ± 1.0 % of the time (2.0 % before training, "
+        "12 % by a colour histogram, 6.0 % by 8 x 8 pixels)."
     )
 
 
@@ -75,7 +75,10 @@ def test_few_pictures_say_nothing_unless_the_result_is_clear() -> None:
 def test_where_there_are_labels_they_decide() -> None:
     assert judge(values(1.1, 0.4, 0.6, 1.2), values(71, 35, 31, 34)).state == "good"  # textures: copies say little
     weak = judge(values(28, 2, 12), values(30, 25, 36, 26))
-    assert weak.state == "weak" and "nearest neighbours name 30 % of the test pictures rightly" in weak.sentence
+    assert (
+        weak.state == "weak"
+        and "name 30.0 ± 1.0 % of 2,000 test pictures rightly (12 % by chance, 25 % before" in weak.sentence
+    )
     denied = judge(values(5, 2, 12), values(95, 25, 36))
     assert denied.state == "better" and "12 % by a colour histogram" in denied.sentence
 

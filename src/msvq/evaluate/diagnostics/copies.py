@@ -9,7 +9,6 @@ histogram, and with more of it no histogram does, though it may still be the bet
 """
 
 import io
-import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from msvq.data.augment import Augment, ViewSettings
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.baselines import BASELINES, Encode
 from msvq.evaluate.features import Features
+from msvq.evaluate.results import standard_error
 from msvq.model.losses import l2_normalize
 from msvq.model.relations import rows_at_once
 
@@ -64,11 +64,6 @@ def places_of_originals(originals: Tensor, copies: Tensor) -> Tensor:
         before = (similarities > own).sum(1) + ((similarities == own).sum(1) - 1) / 2
         places[start : start + rows] = torch.where(similarities.isfinite().all(1), before, len(bank))
     return places
-
-
-def standard_error(share: float, num: int) -> float:
-    """Of a share of so many, by Wilson's interval: not 0 where none or all were right."""
-    return math.sqrt(share * (1 - share) / num + 1 / (4 * num**2)) / (1 + 1 / num)
 
 
 def measure_copies(data: ImageDataset, encoders: Mapping[str, nn.Module], features: Features) -> dict[str, Any]:

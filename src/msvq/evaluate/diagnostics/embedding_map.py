@@ -78,10 +78,10 @@ def to_unit_square(places: NDArray[np.float32]) -> NDArray[np.float32]:
     return fitted
 
 
-def thumbnails(pictures: ImageSplit) -> NDArray[np.uint8]:
-    """The pictures as uint8 [n, h, w, 3], the longer side at most 48: areas are averaged, smaller ones left as is."""
+def thumbnails(pictures: ImageSplit, most: int = SIDE) -> NDArray[np.uint8]:
+    """The pictures as uint8 [n, h, w, 3], no side above `most`: areas are averaged, smaller ones left as is."""
     height, width = pictures.shape[1:3]
-    shrink = min(1.0, SIDE / max(height, width))
+    shrink = min(1.0, most / max(height, width))
     size = [max(1, round(side * shrink)) for side in (height, width)]
     parts = []
     for images in pictures.batches_in_order(BATCH):

@@ -53,10 +53,13 @@ def choose_queries(labels: Tensor, num: int) -> Tensor:
     return torch.stack(turns[:num])
 
 
-def save_neighbours(path: Path, data: ImageDataset, encoders: dict[str, nn.Module], features: Features) -> None:
+def save_neighbours(
+    path: Path, data: ImageDataset, encoders: dict[str, nn.Module], features: Features
+) -> tuple[ImageSplit, Tensor]:
     """Write queries and their neighbours as small pictures, by each of the encoders ("before", "after").
 
-    Test pictures are looked up among training pictures; without labels, training pictures among the others.
+    Test pictures are looked up among training pictures; without labels, training pictures among the others. Returns
+    those that they were looked up among, and their features [N, d] by the last encoder.
     """
     bank = (data.labelled if data.has_labels else data.train).subsample(NUM_BANK)
     source = data.test if data.has_labels else bank
@@ -65,11 +68,13 @@ def save_neighbours(path: Path, data: ImageDataset, encoders: dict[str, nn.Modul
     arrays: dict[str, NDArray[Any]] = {"queries": asked.take(range(len(asked))), "query_labels": asked.labels}
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries
-        found = nearest(features(encoder, bank), features(encoder, asked), NUM_NEIGHBOURS, own=own).numpy()
+        known = features(encoder, bank)
+        found = nearest(known, features(encoder, asked), NUM_NEIGHBOURS, own=own).numpy()
         arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
         arrays[f"{name}_labels"] = bank.labels[found]
     arrays["class_names"] = np.array(data.class_names, dtype=str)
     save_arrays(path, arrays)
+    return bank, known
 
 
 class FrozenReplay:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msvq.core.console import duration
 from msvq.evaluate.diagnostics.collapse import LOWER_RATE, OTHER_METHOD, Verdict, watch_for_collapse
-from msvq.evaluate.diagnostics.copies import standard_error
+from msvq.evaluate.results import percent_error, standard_error
 
 CLEARLY = 2.0  # standard errors of a difference
 ENOUGH_STEPS = 1000  # with fewer, a run that is not good is too short before it is anything else
@@ -27,13 +27,17 @@ MUCH_LONGER = "Train much longer: --budget 2h, say."
 class Scores(NamedTuple):
     """What one test says of the trained encoder and of its rivals."""
 
-    sentence: str  # with a place for the share
+    sentence: str  # with a place for the share, and perhaps for the number of pictures
     values: Mapping[str, float]  # in percent: "trained", and the names of RIVALS
     num_pictures: int
+    chance: float | None = None  # of guessing, in percent
 
     def __str__(self) -> str:
-        rivals = ", ".join(f"{_percent(self.values[name])} {title}" for name, title in BY.items())
-        return f"{self.sentence.format(_percent(self.values['trained']))} ({rivals})"
+        trained, others = self.values["trained"], {title: self.values[name] for name, title in BY.items()}
+        guess = {} if self.chance is None else {"by chance": self.chance}
+        rivals = ", ".join(f"{_percent(value)} {title}" for title, value in {**guess, **others}.items())
+        error = percent_error(trained, self.num_pictures)
+        return f"{self.sentence.format(_percent(trained, error), self.num_pictures)} ({rivals})"
 
     def is_clearly_above(self, first: str, second: str) -> bool:
         """Whether one is better than the other by more than chance."""
@@ -49,9 +53,9 @@ def copies_found(values: Mapping[str, float], num_pictures: int) -> Scores:
     return Scores("changed copies of pictures find their originals {} of the time", values, num_pictures)
 
 
-def rightly_named(values: Mapping[str, float], num_pictures: int) -> Scores:
+def rightly_named(values: Mapping[str, float], num_pictures: int, chance: float | None = None) -> Scores:
     """kNN accuracy."""
-    return Scores("nearest neighbours name {} of the test pictures rightly", values, num_pictures)
+    return Scores("nearest neighbours name {} of {:,} test pictures rightly", values, num_pictures, chance)
 
 
 def verdict(
@@ -110,5 +114,7 @@ def _too_short(test: Scores, steps: int, seconds_per_step: float | None) -> Verd
     return Verdict("too-short", f"{steps:,} steps are {few}: {test}.{needed}.", (advice,))
 
 
-def _percent(value: float) -> str:
+def _percent(value: float, error: float | None = None) -> str:
+    if error is not None:
+        return f"{value:.1f} ± {error:.1f} %"
     return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %"
