@@ -134,6 +134,24 @@ def test_a_sweep_is_killed_half_way_and_continued(
     maps = reproduce(plan_sweep("tsne", scale="smoke", out=out), console=Console(quiet=True))
     assert {"tsne.png", "tsne.svg"} <= {file.name for file in maps.files}
 
+    # Runs that were made beforehand are taken over, if they are what the cells would be.
+    taken, name = tmp_path / "taken", "patterns-msv-s0"
+    shutil.copytree(cells["msv"], taken / "cells" / name)
+    words = ["reproduce", "knn", "--scale", "smoke", "--methods", "msv", "--out", str(taken)]
+    code, told, err = shell(capsys, *words)
+    assert code == 0, err
+    assert "1 cell, 1 of them finished" in told
+    place = json.loads((taken / "results" / "knn.json").read_text())["rows"][0]["cells"]["patterns"]
+    assert place["last"]["mean"] == curve[-1]
+    assert f"cells/{name}/report.html" in (taken / "report.html").read_text()
+    sweeping.add_to_manifest(taken, name, 60.0)  # of something that was measured later
+    assert sweeping.read_manifest(taken)["cells"] == {name: {"seconds": None}}  # the whole of it is not known
+    shutil.copytree(cells["msv"], tmp_path / "other" / "cells" / name)
+    config = tmp_path / "other" / "cells" / name / "config.yaml"
+    config.write_text(config.read_text().replace("epochs: 4", "epochs: 5"))
+    code, _, err = shell(capsys, *words[:-1], tmp_path / "other")
+    assert code == 2 and "ran with another train.epochs: 5, and it is 4 now" in err
+
 
 def test_an_interrupted_sweep_leaves_a_table_of_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -396,33 +414,6 @@ def test_what_a_kill_at_the_start_leaves_is_in_nobodys_way(tmp_path: Path) -> No
     (tmp_path / "letter.txt").touch()
     with pytest.raises(BadInput, match="holds files that are not a sweep"):
         check_out(tmp_path, "smoke")
-
-
-def test_runs_that_were_made_beforehand_are_taken_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "sweep"
-    task = plan_sweep("knn", scale="smoke", methods=["msvq"], out=out).tasks[0]
-    arguments = {**task.cell.arguments, "console": Console(quiet=True)}
-    made = msvq.pretrain(out=tmp_path / "elsewhere", **arguments)
-    task.run.parent.mkdir(parents=True)
-    shutil.copytree(made.path, task.run)
-    words = ("reproduce", "knn", "--scale", "smoke", "--methods", "msvq", "--out", out)
-    code, told, err = shell(capsys, *words)
-    assert code == 0, err
-    assert "1 cell, 1 of them finished" in told
-    place = json.loads((out / "results" / "knn.json").read_text())["rows"][0]["cells"]["patterns"]
-    knn = [line["knn_top1"] for line in made.metrics() if line["kind"] == "eval"]
-    assert place["last"]["mean"] == knn[-1]
-    sweeping.add_to_manifest(out, task.cell.name, 60.0)  # of something that was measured later
-    assert sweeping.read_manifest(out)["cells"] == {task.cell.name: {"seconds": None}}  # the whole of it is not known
-    assert "cells/patterns-msvq-s0/report.html" in (out / "report.html").read_text()
-
-    (out / MANIFEST).unlink()
-    text = (task.run / "config.yaml").read_text()
-    (task.run / "config.yaml").write_text(text.replace("epochs: 4", "epochs: 5"))
-    shutil.rmtree(out / "results")
-    (out / "report.html").unlink()
-    code, _, err = shell(capsys, *words)
-    assert code == 2 and "ran with another train.epochs: 5, and it is 4 now" in err
 
 
 @pytest.mark.parametrize(
