@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from msvq.config.budget import CROPS, EXPECTED, LADDER, choices, expectation, fix_length, parse_budget
+from msvq.config.budget import CAREFUL, CROPS, EXPECTED, LADDER, choices, expectation, fix_length, parse_budget
 from msvq.config.resolve import Flags, resolve
 from msvq.core.errors import BadInput
 
@@ -91,6 +91,19 @@ def test_what_is_named_stays(flags: dict[str, Any], kept: dict[str, Any]) -> Non
             section, _, key = path.partition(".")
             there = settings.method_name if section == "method" else getattr(getattr(settings, section), key)
             assert there == value
+
+
+@pytest.mark.parametrize("network", ["resnet18", "timm:test_vit"])
+def test_trained_weights_go_on_at_a_lower_rate(network: str) -> None:
+    rates = {}
+    for start in (None, "runs/a", "timm:test_vit@random"):
+        told = Flags(data="cifar10", budget="1h", backbone=network, init=start)
+        ((found, _),) = choices(told.settings(), 3600, (32, 32), keep=told.named)
+        rates[start] = found.train.base_lr
+    assert rates["runs/a"] == pytest.approx(CAREFUL * rates[None])
+    assert rates["timm:test_vit@random"] == rates[None]  # they know nothing
+    told = Flags(data="cifar10", budget="1h", init="runs/a", overrides=["train.base_lr=0.07"])
+    assert choices(told.settings(), 3600, (32, 32), keep=told.named)[0].settings.train.base_lr == 0.07
 
 
 def test_a_short_run_is_looked_at_less_closely() -> None:

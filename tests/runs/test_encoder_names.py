@@ -40,6 +40,7 @@ from msvq.search.feature_shards import compute_features
 from msvq.train import init_weights
 
 TINY = "timm:test_resnet@random"  # at 160 pixels
+timm_data: Any = timm.data  # which is not typed
 Says = Callable[..., tuple[int, str, str]]
 
 
@@ -114,9 +115,9 @@ def test_pictures_are_fitted_as_timm_does(changes: dict[str, object], tmp_path: 
         picture = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
         files.append(tmp_path / f"{number}.jpg")
         picture.save(files[-1], quality=95)
-    transform = timm.data.create_transform(**timm.data.resolve_data_config(pretrained_cfg=known))
+    transform = timm_data.create_transform(**timm_data.resolve_data_config(pretrained_cfg=known))
     with torch.inference_mode():
-        expected = network(torch.stack([transform(Image.open(file)) for file in files])).numpy()  # type: ignore[operator]
+        expected = network(torch.stack([transform(Image.open(file)) for file in files])).numpy()
     np.testing.assert_allclose(encoder.embed(files), expected, atol=1e-3 * np.abs(expected).max())
     arrays = [np.asarray(Image.open(file)) for file in files]  # of which no level between two is rounded
     np.testing.assert_allclose(encoder.embed(arrays), expected, atol=0.02 * np.abs(expected).max())
@@ -476,7 +477,7 @@ def test_timm_opens_what_it_has_itself(
         assert "architecture" not in json.loads(hub["me/theirs"]["config.json"])
         return
     theirs: Any = timm.create_model("hf-hub:me/theirs", pretrained=True).eval()
-    transform: Any = timm.data.create_transform(**timm.data.resolve_model_data_config(theirs))
+    transform = timm_data.create_transform(**timm_data.resolve_model_data_config(theirs))
     with torch.inference_mode():
         expected = theirs(torch.stack([transform(Image.fromarray(image)) for image in pictures[:2]]))
         found = ours.network(ours.preprocessing.view(images))

@@ -15,6 +15,7 @@ BY_RECIPE = {*OF_NETWORK, "train.resolution", "train.optimiser"}  # what a recip
 # those of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
 CROPS = ((0.0, 0.5), (0.5, 0.75))
 WARMUP = 0.1  # share of the run in which the rate rises
+CAREFUL = 0.1  # of the rate, where a run goes on from trained weights: at all of it, they forget (docs/encoders.md)
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
 SHORT = 300.0  # seconds: a shorter run is looked at less closely
 SHORT_LOOK = {"knn_bank": 5_000, "map": 500}
@@ -70,6 +71,8 @@ def choices(settings: Settings, seconds: float, sizes: tuple[int, int], *, keep:
     elif "train.optimiser" not in keep:  # Muon was tried on ResNets alone
         changes |= {"train.optimiser": "adamw"}
         changes |= {f"train.{key}": value for key, value in OTHER_OPTIMISERS["adamw"].items()}
+    if settings.backbone.starts_trained:
+        changes["train.base_lr"] = CAREFUL * changes.get("train.base_lr", settings.train.base_lr)
     if seconds < SHORT:
         changes |= {"evaluate.knn_bank": SHORT_LOOK["knn_bank"], "analyze.map": SHORT_LOOK["map"]}
     settings = changed(settings, changes, keep=keep)

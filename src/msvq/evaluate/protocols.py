@@ -84,7 +84,7 @@ def evaluate_probe(context: EvalContext, settings: ProbeSettings, rows: Rows | N
     """Logistic regression on the features."""
     bank, known, test, truth = context.features(rows)
     found = probe(bank, known.numpy(), test, truth.numpy(), settings=settings, seed=seed)
-    chosen = {"strength": found.strength, "converged": found.converged}
+    chosen: Result = {"strength": found.strength, "converged": found.converged}
     chosen |= {"validation": {f"{s:g}": top1 for s, top1 in found.validation.items()}}
     return {**found.scores._asdict(), **chosen, **find_mistakes(context.data, found.guesses)}
 

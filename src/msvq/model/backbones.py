@@ -11,7 +11,7 @@ from torch import nn
 from msvq.core.errors import BadInput, unknown
 from msvq.core.schema import Section
 from msvq.core.user_code import failure, is_user_code, must_be_named_explicitly, run_file
-from msvq.model.libraries import check_library, is_library, make_library, unknown_backbone
+from msvq.model.libraries import RANDOM, check_library, is_library, make_library, unknown_backbone
 from msvq.model.pooling import Encoder, as_encoder
 from msvq.model.resnet import BasicBlock, Block, Bottleneck, ResNet, Stem, resolve_stem
 from msvq.model.whitening import Whitened
@@ -45,6 +45,11 @@ class BackboneSettings(Section):
     def is_resnet(self) -> bool:
         """Whether width and stem mean something."""
         return self.name in RESNETS
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether it starts from weights that know something."""
+        return self.init is not None and not self.init.endswith(RANDOM)
 
     @property
     def title(self) -> str:

@@ -49,6 +49,7 @@ CHUNK = 64
 
 CPU = torch.device("cpu")
 _Deviation = Annotated[FiniteFloat, Gt(0)]
+Interpolation = Literal["bilinear", "bicubic"]
 
 
 # --- encoder.safetensors and encoder.json
@@ -63,7 +64,7 @@ class Preprocessing(BaseModel, frozen=True):
     # As a library does it: all of a picture is resized to this shorter side, then cut. None: as msvq does in training,
     # the centre square is resized.
     resize: PositiveInt | None = None
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
     squash: bool = False  # whether a picture is resized to a square, whatever its shape
 
     @model_validator(mode="after")
@@ -80,7 +81,9 @@ class Preprocessing(BaseModel, frozen=True):
     @property
     def resizing(self) -> Resizing | None:
         """The same for whoever fits pictures."""
-        return self.resize and Resizing(self.resize, self.size, self.interpolation, self.squash)
+        if self.resize is None:
+            return None
+        return Resizing(self.resize, self.size, self.interpolation, self.squash)
 
     def view(self, images: Tensor) -> Tensor:
         """Pictures uint8 [N, H, W, 3] as the network takes them: float [N, 3, size, size]."""

@@ -18,12 +18,12 @@ from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone
 from msvq.model.initial import match_state_dict, named_there, read_weights
 from msvq.model.libraries import first_sentence, silence_hub, timm_input
 from msvq.model.pooling import Encoder
-from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
+from msvq.runs.encoder import Interpolation, LoadedEncoder, Preprocessing, freeze
 
 WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
 CONFIG, PROCESSOR, MANIFEST = "config.json", "preprocessor_config.json", "manifest.json"
 CROP_FIRST = "crop_first"  # in PROCESSOR: whether the centre square is resized, and not all of the picture
-INTERPOLATIONS = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers, which PROCESSOR has
+INTERPOLATIONS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers, which PROCESSOR has
 HUB = "hf:"
 
 

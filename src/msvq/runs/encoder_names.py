@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from msvq.runs.run_dir import WEIGHTS, RunDir, open_run
 PIXELS = "pixels"
 SEED = 0  # of fresh weights: the same network every time
 ENDINGS = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 SIZES: dict[Stem, int] = {"small": 32, "small-pool": 64}  # that stems are made for; else as ImageNet's networks have it
 WAYS = (
     "an encoder is the directory of a run, timm:NAME, torchvision:NAME, a file of weights, a folder of 'msvq export', "

@@ -76,7 +76,12 @@ class Fitted(NamedTuple):
             f"plan: {self.num_steps:,} steps ({self.num_steps / pace.steps_per_epoch:.1f} epochs) of "
             f"{1000 * pace.step:.0f} ms; done about {time.strftime('%H:%M:%S', time.localtime(self.done))}",
         ]
-        lines.append(f"plan: what to expect: {expectation(self.num_steps)}")
+        if settings.backbone.starts_trained:
+            lines.append(
+                f"plan: rate {settings.train.base_lr:g}: it goes on from trained weights, which a high one spoils"
+            )
+        else:
+            lines.append(f"plan: what to expect: {expectation(self.num_steps)}")
         if pace.busy:
             lines.append(f"note: {BUSY_SENTENCE}")
         return lines
