@@ -17,6 +17,7 @@ from tests.living import children_of
 from faults.small import SETTINGS, Child, Row, assert_same, train, undisturbed
 from msvq.data.patterns import make_patterns
 from msvq.runs.checkpoint import read_checkpoint
+from msvq.runs.metrics import read_metrics
 from msvq.train.resume import has_checkpoint
 
 STREAM = [*(s for s in SETTINGS if not s.startswith("data.limit")), "data.mode=stream", "data.workers=2"]
@@ -129,17 +130,18 @@ def dead_worker(folder: Path, quick: bool) -> Row:
     """The processes that decode pictures are killed while they work."""
     tried, num = 1 if quick else 10, 0
     with photographs(folder, 160) as root:
-        whole = train(folder / "whole", data=str(root), overrides=STREAM, epochs=2).path
+        whole = train(folder / "whole", data=str(root), overrides=STREAM, epochs=4).path
         for number in range(tried):
             out = folder / f"worker{number}"
-            child = Child(partial(train, out, data=str(root), overrides=STREAM, epochs=2))
-            killed = 0  # one after the other: a picture on which two processes die in a row would be skipped
+            child = Child(partial(train, out, data=str(root), overrides=STREAM, epochs=4))
+            # One after the other, when what the last was asked for is trained on: a picture on which three processes in
+            # a row die would be skipped.
+            killed, before = 0, 0
             while (code := child.ended()) is None:
-                workers = children_of(child.pid)
-                if has_checkpoint(out) and workers and killed < 3:
+                workers, steps = children_of(child.pid), len(read_metrics(out / "metrics.jsonl"))
+                if has_checkpoint(out) and workers and killed < 3 and steps > before:
                     os.kill(workers[0], signal.SIGKILL)
-                    killed += 1
-                    time.sleep(0.2)
+                    killed, before = killed + 1, steps + 10
                 time.sleep(0.02)
             assert code == 0 and killed, (code, killed)
             num += killed
