@@ -128,7 +128,7 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         assert answer.code == 0, answer.err
     for words in ("raw pixels", "encoder, untrained", "encoder, trained with MSVQ", "report.html"):
         assert words in answer.out
-    assert len(json.loads((tmp_path / "demo" / "eval" / "demo.json").read_text())) == 3
+    assert len(json.loads((tmp_path / "demo" / "eval" / "demo.json").read_text())) == 4
     short(out=tmp_path / "mine")
     answer = shell("demo", "--out", tmp_path / "mine")
     assert answer.code == 2

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from msvq.core.files import FINISHED
 from msvq.reproduce.estimate import Speed, count_work, num_labelled, num_trained, share_done, time_left, total_steps
-from msvq.reproduce.experiments import FINISHED, Cell, Task
+from msvq.reproduce.experiments import Cell, Task
 from msvq.reproduce.sweep import SweepDisplay
 
 

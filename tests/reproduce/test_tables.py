@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from msvq.core.errors import BadInput
+from msvq.core.files import FINISHED
 from msvq.reproduce.claims import judge, judge_false_negatives
 from msvq.reproduce.collect import Measured, Score, check_same_pictures, read_run
-from msvq.reproduce.experiments import FINISHED, Cell, Request
+from msvq.reproduce.experiments import Cell, Request
 from msvq.reproduce.formats import (
     as_csv,
     claims_csv,

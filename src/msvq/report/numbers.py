@@ -85,7 +85,7 @@ def _clock(seconds: float) -> str:
 
 def _until_late(record: Record, standing: Standing) -> float:
     """Seconds after which there ought to have been news of a run that trains: three looks, and some patience."""
-    looks = [line["step"] for line in record.metrics if line.get("kind") == "eval"]
+    looks = [float(line["step"]) for line in record.metrics if line.get("kind") == "eval"]
     if standing.seconds_left is None or len(looks) < 2:
         return 600 + (standing.seconds_left or 0)
     per_step = standing.seconds_left / max(1, standing.total_steps - standing.step)

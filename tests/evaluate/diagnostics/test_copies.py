@@ -18,8 +18,8 @@ from msvq.evaluate.diagnostics.copies import (
     measure_copies,
     measure_recall,
     places_of_originals,
-    standard_error,
 )
+from msvq.evaluate.results import standard_error
 
 
 def seeded(seed: int = 0) -> torch.Generator:
