@@ -12,7 +12,7 @@ import msvq
 from msvq.core.runtime import keep_freed_memory
 from msvq.data.workers import available_cores
 from msvq.preflight import machine
-from msvq.search.index import _reserve
+from msvq.search.index import reserve_file
 
 SOURCES = Path(msvq.__file__).parent
 MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios"}
@@ -66,7 +66,7 @@ def test_an_index_is_reserved_and_cores_are_counted_by_other_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    _reserve(tmp_path / "index", 1000)
+    reserve_file(tmp_path / "index", 1000)
     assert (tmp_path / "index").stat().st_size == 1000
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert available_cores() == os.cpu_count()

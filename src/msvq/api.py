@@ -23,7 +23,7 @@ from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
 from msvq.runs.evaluate import evaluate
 from msvq.runs.run_dir import RunDir, open_run
-from msvq.search.embedding import embed_source
+from msvq.search.embedding import Written, embed, embed_source
 from msvq.search.inputs import Inputs
 from msvq.train import pretrain as training
 from msvq.train.callbacks import Callback
@@ -155,6 +155,22 @@ class Run(RunDir):
     ) -> Embedded:
         """Features of all pictures of what `--data` takes, or of a split; and which cannot be read, with the reason."""
         return Embedded(*embed_source(self._loaded.to(device), str(source), split=split, workers=workers))
+
+    def write_features(
+        self,
+        out: str | Path,
+        *,
+        pictures: bool = False,
+        split: str = "all",
+        download: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Written:
+        """Features of all pictures to an .npz, .parquet or .csv: `msvq embed`, with its options.
+
+        `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.
+        """
+        display = options.pop("display", None)
+        return embed(Inputs(self, split=split, download=download, **options), out, pictures=pictures, display=display)
 
     def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
         """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.

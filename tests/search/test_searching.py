@@ -5,9 +5,11 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_run_encoder
 from msvq.search import page
 from msvq.search import search as searching
-from msvq.search.index import Index, _reserve, open_index, unit_rows
+from msvq.search.index import Index, open_index, reserve_file, unit_rows
 from msvq.search.inputs import Inputs
 from msvq.search.page import make_thumbnails
 from msvq.search.search import nearest, search
@@ -64,8 +66,45 @@ def test_a_picture_of_the_data_finds_itself_first(says: Says, small_run: msvq.Ru
     order = np.argsort(-(unit @ unit[expected.names.index("city/20.png")]))
     assert [line.split()[-1] for line in lines[2:5]] == [expected.names[i] for i in order[:3]]
     text = file.read_text()
-    assert text.count("<figure>") == NUM + 1
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert text.partition('id="first"')[2].count("<figure>") == NUM + 1
+    assert not re.search(r"(src=\"|href=\"|url\()(?!\"?data:|#|photos/)", text)  # nothing is fetched
+
+
+def test_a_click_leads_to_the_neighbours_of_a_picture_and_its_name_to_the_file(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "city" / "20.png").rename(photos / "city" / "100% #1?:.png")
+    monkeypatch.setattr(searching, "FURTHER", 12)
+    inputs, file = Inputs(small_run, str(photos)), photos.parent / "pages" / "found.html"
+    file.parent.mkdir()
+    found = search(inputs, ["city/100% #1?:.png"], top=3, html=file)
+    first_text = file.read_text().partition('id="first"')
+    sections = dict(re.findall(r'class="further" id="like-(\d+)">(.*?)</section>', first_text[0], re.DOTALL))
+    links = [int(place) for place in re.findall(r'href="#like-(\d+)"', first_text[2])]
+    positions = [hit.position for hit in found.answers[0].hits]
+    assert set(links) == {*positions} & {*map(int, sections)}
+    assert positions[0] in links
+    for place, text in sections.items():
+        names = [unescape(name) for name in re.findall(r'figcaption title="([^"]*)"', text)]
+        index = index_of(small_run, photos)
+        own = names.pop(0)
+        assert own == index.source.names[int(place)]
+        cosines = index.features @ index.features[[index.name(row) for row in range(len(index))].index(own)]
+        expected = [index.name(row) for row in np.argsort(-cosines, kind="stable") if index.name(row) != own]
+        assert names == expected[:7]
+    shown = {*positions, *(int(place) for place in re.findall(r"\.p(\d+) \{", first_text[0]))}
+    assert len(shown) <= 3 + 12
+    addresses = [unquote(unescape(address)) for address in re.findall(r'<span>\s*<a href="([^"]*)"', first_text[2])]
+    assert {(file.parent / address).resolve() for address in addresses} == {
+        photos / hit.name for hit in found.answers[0].hits
+    }
+
+
+def test_several_files_stand_behind_one_query(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    files = sorted((photos / "city").glob("*.png"))[:3]  # as a shell spells out *.png
+    code, said, _ = says("search", small_run.path, "--data", photos, "--json", "--top", 1, "--query", *files)
+    assert code == 0
+    assert [answer["query"] for answer in json.loads(said)["answers"]] == list(map(str, files))
 
 
 def test_several_queries_by_name_and_as_json(says: Says, small_run: msvq.Run, tmp_path: Path) -> None:
@@ -146,7 +185,7 @@ def test_a_full_disk_is_told_before_the_index_is_written(
     small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = photos.parent / "reserved"
-    _reserve(file, 100_000)
+    reserve_file(file, 100_000)
     assert file.stat().st_blocks * 512 >= 100_000  # no holes, which a map would fill when the disk is full
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=100))
     with pytest.raises(msvq.BadInput, match=r"has 0\.0 GB left and the index needs .* MSVQ_HOME"):

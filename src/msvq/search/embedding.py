@@ -1,5 +1,7 @@
 """Features of a whole source: in memory, or in a file that `msvq embed` writes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import (
     BATCH_SIZE,
     SHARD_SIZE,
+    UNIT,
     WHOLE,
     FeatureShards,
     Skipped,
@@ -26,7 +29,9 @@ from msvq.search.feature_shards import (
     name_skipped,
 )
 from msvq.search.formats import WRITERS, Table, check_library
+from msvq.search.index import fill_rows, reserve_file, unit_rows
 from msvq.search.inputs import Inputs
+from msvq.search.viewer import find_viewer_columns
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,17 @@ class Written:
     shards: Path | None  # kept where some of them may be readable later: the same call tries those again
 
 
-def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, display: Display | None = None) -> Written:
+def embed(
+    inputs: Inputs,
+    out: str | Path,
+    *,
+    pictures: bool = False,
+    batch_size: int = BATCH_SIZE,
+    display: Display | None = None,
+) -> Written:
     """Write the features of all pictures to an .npz, .parquet or .csv.
+
+    `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.
 
     Until it is whole, finished shards are kept in `<out>.parts`; the same call continues from them, to the same bits.
     They stay there if a picture could not be read for a reason that may pass: the same call tries it again.
@@ -51,7 +65,7 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
     folder = out.with_name(f"{out.name}.parts")
     inputs.check_output("--out", out, list(WRITERS))
     inputs.check_output("--out", listing, [".csv"])
-    check_library(out)
+    check_library(out, pictures=pictures)
     if not 1 <= batch_size <= SHARD_SIZE:
         raise BadInput(f"--batch-size is 1 to {SHARD_SIZE:,}, not {batch_size}")
     check_ours(folder)
@@ -80,7 +94,11 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
             "device": encoder.device.type,
         }
         kept = shards.kept
-        table = Table(source, kept, shards.features, encoder.feature_dim, about)
+        viewer = None
+        if pictures:
+            with _mapped_unit_features(shards) as features:
+                viewer = find_viewer_columns(features, display)
+        table = Table(source, kept, shards.features, encoder.feature_dim, about, viewer)
         whole, write = folder / WHOLE, WRITERS[out.suffix.lower()]
         with display.task(f"writing {out.name}", len(kept)) as advance:
             write_atomically(whole, lambda file: write(file, table, advance))
@@ -95,6 +113,20 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
             shards.remove()
     listed, again = listing if skipped else None, folder if try_again else None
     return Written(len(kept), encoder.feature_dim, skipped, skipped_path=listed, shards=again)
+
+
+@contextmanager
+def _mapped_unit_features(shards: FeatureShards) -> Iterator[NDArray[np.float32]]:
+    """The features of complete shards at length 1, in a file of their folder that is gone afterwards."""
+    path, shape = shards.folder / UNIT, (len(shards.kept), shards.encoder.feature_dim)
+    reserve_file(path, 4 * shape[0] * shape[1])
+    try:
+        features = np.memmap(path, "<f4", "r+", shape=shape)
+        fill_rows(features, np.arange(len(features)), map(unit_rows, shards.features()))
+        yield features
+        del features
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def embed_source(

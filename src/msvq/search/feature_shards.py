@@ -30,7 +30,7 @@ from msvq.runs.encoder import CHUNK, LoadedEncoder
 BATCH_SIZE = 256
 SHARD_SIZE = 16 * CHUNK  # pictures in a shard, and the most in a batch
 RULES = 2  # raised when the same pictures and encoder give other shards
-CARD, WHOLE = "parts.json", "whole"
+CARD, WHOLE, UNIT = "parts.json", "whole", "unit.f32"
 
 Skipped = tuple[tuple[str, str], ...]  # name and reason
 
@@ -126,7 +126,7 @@ class FeatureShards:
         """Delete them, the card last: without it the rest would be somebody else's."""
         with suppress(OSError):  # the folder holds something else too
             left = [*self._files(), *filter(is_temporary, self.folder.iterdir())]
-            for path in (*left, *(self.folder / name for name in (WHOLE, LOCK, CARD))):
+            for path in (*left, *(self.folder / name for name in (WHOLE, UNIT, LOCK, CARD))):
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
 

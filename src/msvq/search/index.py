@@ -112,14 +112,14 @@ def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache) -> Non
     kept = np.sort(np.concatenate([reused, computed]))
 
     def fill(folder: Path) -> Content:
-        _reserve(folder / FEATURES, len(kept) * encoder.feature_dim * 4)
+        reserve_file(folder / FEATURES, len(kept) * encoder.feature_dim * 4)
         target = np.memmap(folder / FEATURES, "<f4", "r+", shape=(len(kept), encoder.feature_dim))
         if before is not None:
             old = before[1][FEATURES].reshape(-1, encoder.feature_dim)
             rows = np.array(list(old_rows.values()), np.int64)
             blocks = (old[rows[start : start + ROWS]] for start in range(0, len(rows), ROWS))
-            _fill_rows(target, np.searchsorted(kept, reused), blocks)
-        _fill_rows(target, np.searchsorted(kept, computed), map(unit_rows, shards.features()))
+            fill_rows(target, np.searchsorted(kept, reused), blocks)
+        fill_rows(target, np.searchsorted(kept, computed), map(unit_rows, shards.features()))
         target.flush()
         names = Names.of(source.names)
         stamps = np.full((len(source), 2), -1) if source.size_mtime is None else source.size_mtime
@@ -161,7 +161,7 @@ def _unchanged(source: ImageSource, before: Content | None) -> tuple[dict[int, i
     return rows, unreadable
 
 
-def _fill_rows(target: NDArray[np.float32], places: Positions, blocks: Iterable[NDArray[np.float32]]) -> None:
+def fill_rows(target: NDArray[np.float32], places: Positions, blocks: Iterable[NDArray[np.float32]]) -> None:
     """Write blocks of rows, one after another, to their places in the target."""
     start = 0
     for block in blocks:
@@ -169,7 +169,7 @@ def _fill_rows(target: NDArray[np.float32], places: Positions, blocks: Iterable[
         start += len(block)
 
 
-def _reserve(path: Path, size: int) -> None:
+def reserve_file(path: Path, size: int) -> None:
     """Make a file that has its space on the disk already: writing to a map of one that has not may end the process."""
     if shutil.disk_usage(path.parent).free < size:
         raise disk_full_error(path.parent.parent, size, "the index needs", "or point MSVQ_HOME at another disk")

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.console import Display
-from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD
 from msvq.search.findings import Findings, make_card, open_features
 from msvq.search.index import Index
@@ -48,11 +47,7 @@ def find_outliers(
 ) -> Outliers:
     """The `num` pictures least like all others, the oddest first."""
     display = display or Display()
-    if num < 1:
-        raise BadInput(f"--num is how many pictures to list, at least 1, not {num}")
-    _, index = open_features(inputs, out, html, display)
-    if num > len(index):
-        raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
+    _, index = open_features(inputs, out, html, display, num=num)
     cosines, _ = nearest_neighbours(index.features, NEIGHBOURS, display, "comparing features")
     measured = {"far": 1 - cosines.mean(1), **measure_looks(_examine(index, display))}
     deviations = np.stack([robust_deviations(values, LEAST[name]) for name, values in measured.items()])
