@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from PIL import Image
+from tests.report.browser import Browser, find_chromium
 from tests.search.conftest import NUM, Says, save_arrays
 from tests.search.test_embedding import counting
 
@@ -91,13 +92,35 @@ def test_a_click_leads_to_the_neighbours_of_a_picture_and_its_name_to_the_file(
         assert own == index.source.names[int(place)]
         cosines = index.features @ index.features[[index.name(row) for row in range(len(index))].index(own)]
         expected = [index.name(row) for row in np.argsort(-cosines, kind="stable") if index.name(row) != own]
-        assert names == expected[:7]
+        assert names == expected[:6]
     shown = {*positions, *(int(place) for place in re.findall(r"\.p(\d+) \{", first_text[0]))}
     assert len(shown) <= 3 + 12
     addresses = [unquote(unescape(address)) for address in re.findall(r'<span>\s*<a href="([^"]*)"', first_text[2])]
     assert {(file.parent / address).resolve() for address in addresses} == {
         photos / hit.name for hit in found.answers[0].hits
     }
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt install chromium)")
+def test_a_browser_shows_the_neighbours_that_a_click_leads_to(small_run: msvq.Run, photos: Path) -> None:
+    file = photos.parent / "found.html"
+    found = search(Inputs(small_run, str(photos)), ["city/20.png"], top=3, html=file)
+    with Browser(str(find_chromium())) as browser:
+        browser.open(file, width=420, dark=True)
+        browser.evaluate("document.querySelectorAll('#first .hits figure > a')[1].click()")
+        browser.wait_for("document.querySelector('.further:target')")
+        there = "document.querySelector('.further:target')"
+        assert (
+            browser.evaluate(f"{there}.querySelector('h2').textContent") == f"Most like {found.answers[0].hits[1].name}"
+        )
+        assert browser.evaluate("document.querySelector('#first').offsetHeight") == 0
+        shown = f"[...{there}.querySelectorAll('.again')].map(e => getComputedStyle(e).backgroundImage.slice(0, 15))"
+        assert browser.evaluate(shown) == ['url("data:image'] * 7
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.evaluate("history.back()")
+        browser.wait_for("document.querySelector('#first').offsetHeight")
+        assert browser.errors == []
+        assert all(address.startswith(("file:", "data:")) for address in browser.requests)
 
 
 def test_several_files_stand_behind_one_query(says: Says, small_run: msvq.Run, photos: Path) -> None:

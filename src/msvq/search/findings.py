@@ -56,12 +56,13 @@ class Findings:
             first = f" The first {PAGE_GROUPS} groups are shown." if len(self.groups) > PAGE_GROUPS else ""
             positions = shown(groups)
             thumbnails, files = make_thumbnails(self.source, positions), files_of(self.source, positions)
-            write_page(html, self.title, self.sentence + first, groups, thumbnails, files)
+            write_page(html, self.title, self.sentence + first, groups, thumbnails, files, notes=self.notes)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first groups."""
         groups = [_shortened(group) for group in self.groups[:12]]
-        return render_pictures(self.title, self.sentence, groups, make_thumbnails(self.source, shown(groups)))
+        thumbnails = make_thumbnails(self.source, shown(groups))
+        return render_pictures(self.title, self.sentence, groups, thumbnails, self.notes)
 
 
 def write_table(path: Path, found: Findings) -> None:

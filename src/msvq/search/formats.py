@@ -109,20 +109,18 @@ def write_parquet(file: BinaryIO, table: Table, advance: Advance) -> None:
     of the file, and their cosine distances, as embedding-atlas reads them).
     """
     pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
-    kinds = {
-        "file": pa.string(),
-        "label": pa.int64(),
-        "class": pa.string(),
-        "features": pa.list_(pa.float32(), table.feature_dim),
-    }
-    metadata = {"msvq": json.dumps(table.about)}
     viewer, thumbnails = table.viewer, encode_thumbnails(table.source, table.kept)
+    kinds, metadata = (
+        {"file": pa.string(), "label": pa.int64(), "class": pa.string()},
+        {"msvq": json.dumps(table.about)},
+    )
     if viewer is not None:
-        kinds |= {"image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]), "x": pa.float32()}
-        near = pa.struct([("ids", pa.list_(pa.int64())), ("distances", pa.list_(pa.float32()))])
-        kinds |= {"y": pa.float32(), "neighbors": near}
+        near = pa.struct({"ids": pa.list_(pa.int64()), "distances": pa.list_(pa.float32())})
+        image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        kinds |= {"image": image, "x": pa.float32(), "y": pa.float32(), "neighbors": near}
         metadata["huggingface"] = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
-    schema = pa.schema(kinds.items(), metadata=metadata)
+    kinds["features"] = pa.list_(pa.float32(), table.feature_dim)
+    schema = pa.schema(kinds, metadata=metadata)
     # Features are noise to a compressor, and repeat nothing that a dictionary would catch.
     packed = {"compression": {"file": "zstd", "label": "zstd", "class": "zstd"}, "use_dictionary": ["class"]}
     start = 0
@@ -130,19 +128,18 @@ def write_parquet(file: BinaryIO, table: Table, advance: Advance) -> None:
         for features, names, labels, words in table.blocks():
             if not len(features):
                 continue
-            stop = start + len(features)
-            numbers = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), table.feature_dim)
-            columns = [names, labels, words, numbers]
+            columns, rows = [names, labels, words], slice(start, start + len(features))
             if viewer is not None:
-                some = zip(islice(thumbnails, len(features)), names, strict=True)
-                columns.append([{"bytes": content, "path": name} for content, name in some])
-                columns += [viewer.places[start:stop, 0], viewer.places[start:stop, 1]]
-                near = zip(viewer.rows[start:stop], 1 - viewer.cosines[start:stop], strict=True)
-                columns.append([{"ids": rows, "distances": distances} for rows, distances in near])
-            arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.values(), strict=True)]
+                images = zip(islice(thumbnails, len(features)), names, strict=True)
+                neighbours = zip(viewer.rows[rows], 1 - viewer.cosines[rows], strict=True)
+                columns.append([{"bytes": content, "path": name} for content, name in images])
+                columns += [*viewer.places[rows].T]
+                columns.append([{"ids": ids, "distances": distances} for ids, distances in neighbours])
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, list(kinds.values())[:-1], strict=True)]
+            arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), table.feature_dim))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=len(features))
             advance(len(features))
-            start = stop
+            start = rows.stop
 
 
 Writer = Callable[[BinaryIO, Table, Advance], None]

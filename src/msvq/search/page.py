@@ -115,6 +115,8 @@ def write_page(
     groups: Sequence[Group],
     thumbnails: Thumbnails,
     files: Mapping[int, str],
+    *,
+    notes: Sequence[str] = (),
     further: Mapping[int, Group] | None = None,
 ) -> None:
     """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network.
@@ -126,13 +128,15 @@ def write_page(
         f'.p{place} {{ background-image: url("{thumbnails[place].address}"); }}\n'
         for place in dict.fromkeys(shown(further.values()))
     )
-    facts = {"further": further, "links": link_files(path, files)}
+    facts = {"further": further, "links": link_files(path, files), "notes": notes}
     write_text(path, _render("page.html", title, sentence, groups, thumbnails, again, **facts))
 
 
-def render_pictures(title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> str:
+def render_pictures(
+    title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails, notes: Sequence[str]
+) -> str:
     """The same as a piece of a page, for a notebook."""
-    return _render("notebook.html", title, sentence, groups, thumbnails)
+    return _render("notebook.html", title, sentence, groups, thumbnails, notes=notes)
 
 
 def _render(

@@ -21,7 +21,7 @@ from msvq.search.page import ENDINGS, Card, Group, files_of, make_thumbnails, sh
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 # Of a page: pictures beside one that is clicked on, how many more it holds for that, and how often one can go on.
-NEAR, FURTHER, ROUNDS = 7, 240, 3
+NEAR, FURTHER, ROUNDS = 6, 240, 3
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _write_html(
         f"the same to the encoder, and it sees the square in the middle that is shown here. A click on a picture "
         f"leads to those most like it."
     )
-    write_page(path, "Similar pictures", sentence, groups, thumbnails, own_files, further)
+    write_page(path, "Similar pictures", sentence, groups, thumbnails, own_files, further=further)
 
 
 def _find_further(index: Index, rows: list[int]) -> dict[int, Group]:
