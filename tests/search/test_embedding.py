@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
+from pyarrow import parquet
 from rich.console import Console
 from tests.search.conftest import NUM, Says, save_arrays
 
@@ -28,9 +30,10 @@ from msvq.data.sources.base import Positions
 from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.runs.encoder import CHUNK, LoadedEncoder, load_run_encoder
-from msvq.search import feature_shards
+from msvq.search import feature_shards, viewer
 from msvq.search.embedding import embed
 from msvq.search.formats import WRITERS
+from msvq.search.index import unit_rows
 from msvq.search.inputs import Inputs
 
 
@@ -236,6 +239,7 @@ def mistakes(run: Path, photos: Path) -> Iterator[tuple[list[Any], str]]:
     yield [run, "--data", photos, *out, "--split", "tset"], "did you mean 'test'"
     yield [run, "--data", photos, *out, "--checkpoint", "lost.ckpt"], "there is no checkpoint"
     yield [run, "--data", photos, *out, "--precision", "fp8"], "unknown precision"
+    yield [run, "--data", photos, *out, "--pictures"], "--pictures go into a .parquet file"
 
 
 def test_mistakes_get_one_sentence_and_leave_nothing(says: Says, small_run: msvq.Run, photos: Path) -> None:
@@ -320,6 +324,63 @@ def test_another_network_with_the_same_weights_has_another_key(
         monkeypatch.setattr("msvq.runs.encoder.version", lambda name, release=release: release)
         keys.add(replace(weights, backbone=named).key)
     assert len(keys) == 6
+
+
+def test_a_file_for_viewers_holds_pictures_a_map_and_neighbours(
+    says: Says, small_run: msvq.Run, photos: Path, tiny_shards: int
+) -> None:
+    out = photos.parent / "e.parquet"
+    assert says("embed", small_run.path, "--data", photos, "--out", out, "--pictures")[0] == 0
+    first = out.read_bytes()
+    table = parquet.read_table(out)
+    names, features = table.column("file").to_pylist(), np.stack(table.to_pandas()["features"])
+    embed(Inputs(small_run, str(photos)), photos.parent / "plain.parquet")
+    plain = parquet.read_table(photos.parent / "plain.parquet")
+    assert table.select(plain.column_names).equals(plain)
+    for image, name in zip(table.column("image").to_pylist(), names, strict=True):
+        thumbnail, original = Image.open(io.BytesIO(image["bytes"])), Image.open(photos / name).convert("RGB")
+        assert (image["path"], thumbnail.format, thumbnail.size) == (name, "JPEG", (32, 32))
+        square = np.asarray(original.crop((4, 0, 44, 40)).resize((32, 32)), float)
+        assert np.abs(np.asarray(thumbnail) - square).mean() < 12
+    places = np.stack([table.column("x").to_numpy(), table.column("y").to_numpy()])
+    assert places.min() == 0 and places.max() == 1
+    cosines = unit_rows(features) @ unit_rows(features).T
+    np.fill_diagonal(cosines, -2)
+    for row, near in enumerate(table.column("neighbors").to_pylist()):
+        np.testing.assert_allclose(near["distances"], 1 - np.sort(cosines[row])[::-1][:10], atol=1e-5)
+        np.testing.assert_allclose(1 - cosines[row, near["ids"]], near["distances"], atol=1e-5)
+    small_run.write_features(out, data=str(photos), pictures=True)
+    assert out.read_bytes() == first
+    assert sorted(path.name for path in photos.parent.glob("e.*")) == ["e.parquet", "e.skipped.csv"]
+
+
+def test_a_file_for_viewers_is_a_data_set_of_pictures_to_hugging_face(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run.write_features(photos.parent / "e.parquet", data=str(photos), pictures=True)
+    datasets = pytest.importorskip("datasets")
+    found = datasets.Dataset.from_parquet(str(photos.parent / "e.parquet"), cache_dir=str(photos.parent / "cache"))
+    assert isinstance(found.features["image"], datasets.Image)
+    assert found[3]["image"].size == (32, 32)
+
+
+def test_one_picture_alone_can_be_looked_at(small_run: msvq.Run, photos: Path) -> None:
+    (photos.parent / "one.txt").write_text("photos/city/20.png\n")
+    embed(Inputs(small_run, str(photos.parent / "one.txt")), photos.parent / "e.parquet", pictures=True)
+    (row,) = parquet.read_table(photos.parent / "e.parquet").to_pylist()
+    assert row["neighbors"] == {"ids": [], "distances": []}
+    assert (row["x"], row["y"]) == (0.5, 0.5)
+
+
+def test_pictures_beyond_those_that_are_arranged_lie_among_their_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewer, "ARRANGED", 40)
+    kinds = np.arange(200) % 3
+    noise = 0.05 * np.random.default_rng(0).normal(size=(200, 8))
+    places = viewer.arrange(unit_rows((np.eye(8)[kinds] + noise).astype(np.float32)))
+    assert len(np.unique(places, axis=0)) == 200
+    middles = np.stack([places[kinds == kind].mean(0) for kind in range(3)])
+    nearest = np.linalg.norm(places[:, None] - middles, axis=2).argmin(1)
+    np.testing.assert_array_equal(nearest, kinds)
 
 
 def test_parquet_without_its_library(small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

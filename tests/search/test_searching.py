@@ -6,13 +6,16 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests.report.browser import Browser, find_chromium
 from tests.search.conftest import NUM, Says, save_arrays
 from tests.search.test_embedding import counting
 
@@ -65,8 +68,67 @@ def test_a_picture_of_the_data_finds_itself_first(says: Says, small_run: msvq.Ru
     order = np.argsort(-(unit @ unit[expected.names.index("city/20.png")]))
     assert [line.split()[-1] for line in lines[2:5]] == [expected.names[i] for i in order[:3]]
     text = file.read_text()
-    assert text.count("<figure>") == NUM + 1
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert text.partition('id="first"')[2].count("<figure>") == NUM + 1
+    assert not re.search(r"(src=\"|href=\"|url\()(?!\"?data:|#|photos/)", text)  # nothing is fetched
+
+
+def test_a_click_leads_to_the_neighbours_of_a_picture_and_its_name_to_the_file(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (photos / "city" / "20.png").rename(photos / "city" / "100% #1?:.png")
+    monkeypatch.setattr(searching, "FURTHER", 12)
+    inputs, file = Inputs(small_run, str(photos)), photos.parent / "pages" / "found.html"
+    file.parent.mkdir()
+    found = search(inputs, ["city/100% #1?:.png"], top=3, html=file)
+    first_text = file.read_text().partition('id="first"')
+    sections = dict(re.findall(r'class="further" id="like-(\d+)">(.*?)</section>', first_text[0], re.DOTALL))
+    links = [int(place) for place in re.findall(r'href="#like-(\d+)"', first_text[2])]
+    positions = [hit.position for hit in found.answers[0].hits]
+    assert set(links) == {*positions} & {*map(int, sections)}
+    assert positions[0] in links
+    for place, text in sections.items():
+        names = [unescape(name) for name in re.findall(r'figcaption title="([^"]*)"', text)]
+        index = index_of(small_run, photos)
+        own = names.pop(0)
+        assert own == index.source.names[int(place)]
+        cosines = index.features @ index.features[[index.name(row) for row in range(len(index))].index(own)]
+        expected = [index.name(row) for row in np.argsort(-cosines, kind="stable") if index.name(row) != own]
+        assert names == expected[:6]
+    shown = {*positions, *(int(place) for place in re.findall(r"\.p(\d+) \{", first_text[0]))}
+    assert len(shown) <= 3 + 12
+    addresses = [unquote(unescape(address)) for address in re.findall(r'<span>\s*<a href="([^"]*)"', first_text[2])]
+    assert {(file.parent / address).resolve() for address in addresses} == {
+        photos / hit.name for hit in found.answers[0].hits
+    }
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt install chromium)")
+def test_a_browser_shows_the_neighbours_that_a_click_leads_to(small_run: msvq.Run, photos: Path) -> None:
+    file = photos.parent / "found.html"
+    found = search(Inputs(small_run, str(photos)), ["city/20.png"], top=3, html=file)
+    with Browser(str(find_chromium())) as browser:
+        browser.open(file, width=420, dark=True)
+        browser.evaluate("document.querySelectorAll('#first .hits figure > a')[1].click()")
+        browser.wait_for("document.querySelector('.further:target')")
+        there = "document.querySelector('.further:target')"
+        assert (
+            browser.evaluate(f"{there}.querySelector('h2').textContent") == f"Most like {found.answers[0].hits[1].name}"
+        )
+        assert browser.evaluate("document.querySelector('#first').offsetHeight") == 0
+        shown = f"[...{there}.querySelectorAll('.again')].map(e => getComputedStyle(e).backgroundImage.slice(0, 15))"
+        assert browser.evaluate(shown) == ['url("data:image'] * 7
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        browser.evaluate("history.back()")
+        browser.wait_for("document.querySelector('#first').offsetHeight")
+        assert browser.errors == []
+        assert all(address.startswith(("file:", "data:")) for address in browser.requests)
+
+
+def test_several_files_stand_behind_one_query(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    files = sorted((photos / "city").glob("*.png"))[:3]  # as a shell spells out *.png
+    code, said, _ = says("search", small_run.path, "--data", photos, "--json", "--top", 1, "--query", *files)
+    assert code == 0
+    assert [answer["query"] for answer in json.loads(said)["answers"]] == list(map(str, files))
 
 
 def test_several_queries_by_name_and_as_json(says: Says, small_run: msvq.Run, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from typer import Option
+from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import Stopped, app
@@ -49,18 +49,26 @@ def embed(
     batch_size: Annotated[
         int, Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
     ] = 256,
+    pictures: Annotated[
+        bool,
+        Option(
+            "--pictures", help="Put thumbnails, a map and neighbours into a .parquet file too, to look at in a viewer."
+        ),
+    ] = False,
 ) -> None:
     """Write the features of all pictures to a file, with their names and labels.
 
     A command that was interrupted goes on when it is given again. Pictures that cannot be read are listed beside
     the file (photos.skipped.csv). Example: msvq embed runs/photos --data ~/photos --out photos.npz
+    or: msvq embed runs/photos --data ~/photos --out photos.parquet --pictures
     """
     from msvq.search import embedding
     from msvq.search.inputs import Inputs
 
     with resumable():
         inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
-        written = embedding.embed(inputs, out, batch_size=batch_size, display=Display(Console(stderr=True)))
+        display = Display(Console(stderr=True))
+        written = embedding.embed(inputs, out, pictures=pictures, batch_size=batch_size, display=display)
     say = Display(Console()).note
     say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
@@ -74,8 +82,9 @@ def search(
     encoder: opt.EncoderName,
     query: Annotated[
         list[str],
-        Option(help="A picture to look for, or the name of one in the data. May be given again.", metavar="FILE"),
+        Option(help="A picture to look for, or the name of one in the data; or several: --query *.jpg", metavar="FILE"),
     ],
+    more: Annotated[list[str] | None, Argument(metavar="[FILE]...", hidden=True)] = None,
     data: opt.Source = None,
     data_root: opt.Root = None,
     split: Split = "all",
@@ -98,7 +107,9 @@ def search(
 
     with resumable():
         inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
-        found = searching.search(inputs, query, top=top, html=html, display=Display(Console(stderr=True)))
+        found = searching.search(
+            inputs, [*query, *(more or [])], top=top, html=html, display=Display(Console(stderr=True))
+        )
     if as_json:
         typer.echo(json.dumps(_search_record(found), indent=1))
     else:

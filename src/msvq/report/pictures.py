@@ -18,7 +18,7 @@ SHEET_QUALITIES = (85, 75, 65)  # the first that is small enough
 
 def data_address(image: NDArray[np.uint8], quality: int = THUMBNAIL_QUALITY) -> str:
     """A picture uint8 [H, W, 3] in a data address: PNG or JPEG, whichever is smaller."""
-    return min(_encode(image, "png"), _encode(image, "jpeg", quality), key=len)
+    return min(_address(image, "png"), _address(image, "jpeg", quality), key=len)
 
 
 def thumbnail(image: NDArray[np.uint8]) -> str:
@@ -61,14 +61,19 @@ def sprite_sheet(images: NDArray[np.uint8], most_bytes: int = 1_000_000) -> dict
     sheet = tiles.reshape(rows, columns, step, step, 3).swapaxes(1, 2).reshape(rows * step, columns * step, 3)
     sheet = np.ascontiguousarray(sheet)
     for quality in SHEET_QUALITIES:
-        source = _encode(sheet, "jpeg", quality)
+        source = _address(sheet, "jpeg", quality)
         if len(source) < most_bytes:
             break
-    return {"src": min(source, _encode(sheet, "png"), key=len), "size": size, "step": step, "columns": columns}
+    return {"src": min(source, _address(sheet, "png"), key=len), "size": size, "step": step, "columns": columns}
 
 
-def _encode(image: NDArray[np.uint8], kind: str, quality: int = 0) -> str:
+def encode_picture(image: NDArray[np.uint8], kind: str, quality: int = 0) -> bytes:
+    """A picture uint8 [H, W, 3] as the content of a file: "png", or "jpeg" of a quality."""
     buffer = io.BytesIO()
     options = {"quality": quality, "subsampling": 0} if kind == "jpeg" else {}
     Image.fromarray(image).save(buffer, kind, **options)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return buffer.getvalue()
+
+
+def _address(image: NDArray[np.uint8], kind: str, quality: int = 0) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(encode_picture(image, kind, quality)).decode()}"

@@ -39,12 +39,8 @@ def cluster_pictures(
 ) -> Clusters:
     """Put all pictures into `num` groups by k-means on unit features; None: as many as tell them apart best."""
     display = display or Display()
-    if num is not None and num < 2:
-        raise BadInput(f"--num is a number of groups, at least 2, not {num}")
-    _, index = open_features(inputs, out, html, display)
+    _, index = open_features(inputs, out, html, display, num=num, least=2)
     check_folder(into, index.source)
-    if num is not None and num > len(index):
-        raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
     if num is None and len(index) <= TRIED[0]:
         raise BadInput(f"{len(index)} pictures are too few for groups; name more with --data")
     with display.busy("finding groups"):

@@ -16,6 +16,7 @@ from msvq.search.feature_shards import BATCH_SIZE, SHARD_SIZE, Skipped, may_pass
 from msvq.search.formats import WRITERS, Table, check_library
 from msvq.search.index import open_index
 from msvq.search.inputs import Inputs
+from msvq.search.viewer import find_viewer_columns
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,23 @@ class Written:
     try_again: bool  # whether some of them may be readable later: the same call computes those alone
 
 
-def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, display: Display | None = None) -> Written:
-    """Write the features of all pictures to an .npz, .parquet or .csv, from the index that every command shares."""
+def embed(
+    inputs: Inputs,
+    out: str | Path,
+    *,
+    pictures: bool = False,
+    batch_size: int = BATCH_SIZE,
+    display: Display | None = None,
+) -> Written:
+    """Write the features of all pictures to an .npz, .parquet or .csv, from the index that every command shares.
+
+    `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.
+    """
     out, display = Path(out), display or Display()
     listing = out.with_name(f"{out.stem}.skipped.csv")
     inputs.check_output("--out", out, list(WRITERS))
     inputs.check_output("--out", listing, [".csv"])
-    check_library(out)
+    check_library(out, pictures=pictures)
     if not 1 <= batch_size <= SHARD_SIZE:
         raise BadInput(f"--batch-size is 1 to {SHARD_SIZE:,}, not {batch_size}")
     encoder, source = inputs.open(display)
@@ -55,7 +66,9 @@ def embed(inputs: Inputs, out: str | Path, *, batch_size: int = BATCH_SIZE, disp
     def blocks() -> Iterator[NDArray[np.float32]]:
         return (index.features[start : start + SHARD_SIZE] for start in range(0, len(index), SHARD_SIZE))
 
-    table, write = Table(source, index.kept, blocks, encoder.feature_dim, about), WRITERS[out.suffix.lower()]
+    viewer = find_viewer_columns(open_index(source, encoder, display).features, display) if pictures else None
+    table = Table(source, index.kept, blocks, encoder.feature_dim, about, viewer)
+    write = WRITERS[out.suffix.lower()]
     with display.task(f"writing {out.name}", len(index)) as advance:
         write_atomically(out, lambda file: write(file, table, advance))
     if index.left_out:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, open_index
 from msvq.search.inputs import Inputs
-from msvq.search.page import ENDINGS, Card, Group, make_thumbnails, render_pictures, write_page
+from msvq.search.page import ENDINGS, Card, Group, files_of, make_thumbnails, render_pictures, shown, write_page
 
 TABLES = (".csv", ".json")
 SAMPLE = 2000  # pictures by which a collapse is noticed
@@ -54,12 +54,15 @@ class Findings:
         if html is not None:
             groups = [_shortened(group) for group in self.groups[:PAGE_GROUPS]]
             first = f" The first {PAGE_GROUPS} groups are shown." if len(self.groups) > PAGE_GROUPS else ""
-            write_page(html, self.title, self.sentence + first, groups, make_thumbnails(self.source, shown(groups)))
+            positions = shown(groups)
+            thumbnails, files = make_thumbnails(self.source, positions), files_of(self.source, positions)
+            write_page(html, self.title, self.sentence + first, groups, thumbnails, files, notes=self.notes)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first groups."""
         groups = [_shortened(group) for group in self.groups[:12]]
-        return render_pictures(self.title, self.sentence, groups, make_thumbnails(self.source, shown(groups)))
+        thumbnails = make_thumbnails(self.source, shown(groups))
+        return render_pictures(self.title, self.sentence, groups, thumbnails, self.notes)
 
 
 def write_table(path: Path, found: Findings) -> None:
@@ -70,11 +73,6 @@ def write_table(path: Path, found: Findings) -> None:
         write_text(path, json.dumps({"about": found.sentence, "rows": found.records()}, indent=1) + "\n")
 
 
-def shown(groups: Iterable[Group]) -> list[int]:
-    """Positions of all pictures in some groups."""
-    return [card.position for group in groups for card in (*group.cards, *([group.lead] if group.lead else []))]
-
-
 def _shortened(group: Group) -> Group:
     if len(group.cards) <= PAGE_PICTURES:
         return group
@@ -83,9 +81,21 @@ def _shortened(group: Group) -> Group:
 
 
 def open_features(
-    inputs: Inputs, out: Path | None, html: Path | None, display: Display, *, refuse_collapse: bool = True
+    inputs: Inputs,
+    out: Path | None,
+    html: Path | None,
+    display: Display,
+    *,
+    num: int | None = None,
+    least: int = 1,
+    refuse_collapse: bool = True,
 ) -> tuple[LoadedEncoder, Index]:
-    """The encoder and the features of all pictures, once it is clear that the results can be written."""
+    """The encoder and the features of all pictures, once it is clear that the results can be written.
+
+    `num`: as many as a command takes with --num, from `least` on and not more than there are pictures.
+    """
+    if num is not None and num < least:
+        raise BadInput(f"--num is at least {least}, not {num}")
     inputs.check_output("--out", out, TABLES)
     inputs.check_output("--html", html, ENDINGS)
     encoder, source = inputs.open(display)
@@ -95,6 +105,8 @@ def open_features(
             f"the encoder has collapsed: it gives nearly the same features for all {len(index):,} pictures, so nothing "
             f"that it finds would mean anything; take another checkpoint, or train it anew"
         )
+    if num is not None and num > len(index):
+        raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
     return encoder, index
 
 

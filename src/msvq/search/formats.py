@@ -4,8 +4,10 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
 from msvq.data.sources.base import ImageSource, Positions
+from msvq.search.viewer import ViewerColumns, encode_thumbnails
 
 BLOCK = 4096  # names that are strings at one time
 
@@ -29,6 +32,7 @@ class Table:
     features: Callable[[], Iterator[NDArray[np.float32]]]  # in blocks [n, d], each time anew
     feature_dim: int
     about: dict[str, Any]
+    viewer: ViewerColumns | None = None  # where the file is to be looked at, too
 
     def names(self, start: int, stop: int) -> list[str]:
         """Names of some rows, in letters that any file takes."""
@@ -99,35 +103,53 @@ def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
 
 
 def write_parquet(file: BinaryIO, table: Table, advance: Advance) -> None:
-    """Columns file, label, class (null where unknown) and features, a list of fixed length; a row group per shard."""
+    """Columns file, label, class (null where unknown) and features, a list of fixed length; a row group per shard.
+
+    For viewers also `image` (a thumbnail, as Hugging Face stores pictures), `x` and `y` on a map, and `neighbors` (rows
+    of the file, and their cosine distances, as embedding-atlas reads them).
+    """
     pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
-    schema = pa.schema(
-        [
-            ("file", pa.string()),
-            ("label", pa.int64()),
-            ("class", pa.string()),
-            ("features", pa.list_(pa.float32(), table.feature_dim)),
-        ],
-        metadata={"msvq": json.dumps(table.about)},
+    viewer, thumbnails = table.viewer, encode_thumbnails(table.source, table.kept)
+    kinds, metadata = (
+        {"file": pa.string(), "label": pa.int64(), "class": pa.string()},
+        {"msvq": json.dumps(table.about)},
     )
+    if viewer is not None:
+        near = pa.struct({"ids": pa.list_(pa.int64()), "distances": pa.list_(pa.float32())})
+        image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        kinds |= {"image": image, "x": pa.float32(), "y": pa.float32(), "neighbors": near}
+        metadata["huggingface"] = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
+    kinds["features"] = pa.list_(pa.float32(), table.feature_dim)
+    schema = pa.schema(kinds, metadata=metadata)
     # Features are noise to a compressor, and repeat nothing that a dictionary would catch.
     packed = {"compression": {"file": "zstd", "label": "zstd", "class": "zstd"}, "use_dictionary": ["class"]}
-    with pq.ParquetWriter(file, schema, **packed) as writer:
+    start = 0
+    with closing(thumbnails), pq.ParquetWriter(file, schema, **packed) as writer:
         for features, names, labels, words in table.blocks():
             if not len(features):
                 continue
-            numbers = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), table.feature_dim)
-            columns = [pa.array(names), pa.array(labels, pa.int64()), pa.array(words, pa.string()), numbers]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=len(features))
+            columns, rows = [names, labels, words], slice(start, start + len(features))
+            if viewer is not None:
+                images = zip(islice(thumbnails, len(features)), names, strict=True)
+                neighbours = zip(viewer.rows[rows], 1 - viewer.cosines[rows], strict=True)
+                columns.append([{"bytes": content, "path": name} for content, name in images])
+                columns += [*viewer.places[rows].T]
+                columns.append([{"ids": ids, "distances": distances} for ids, distances in neighbours])
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, list(kinds.values())[:-1], strict=True)]
+            arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), table.feature_dim))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=len(features))
             advance(len(features))
+            start = rows.stop
 
 
 Writer = Callable[[BinaryIO, Table, Advance], None]
 WRITERS: dict[str, Writer] = {".npz": write_npz, ".parquet": write_parquet, ".csv": write_csv}
 
 
-def check_library(out: Path) -> None:
-    """Raise if what writes such a file is not installed."""
+def check_library(out: Path, *, pictures: bool = False) -> None:
+    """Raise if such a file cannot hold pictures that are wanted, or if what writes it is not installed."""
+    if pictures and out.suffix.lower() != ".parquet":
+        raise BadInput(f"--pictures go into a .parquet file, which viewers open, not into {out.name!r}")
     if out.suffix.lower() == ".parquet":
         try:
             import_module("pyarrow")

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.cluster import MiniBatchKMeans
 
 from msvq.core.console import Display
 from msvq.data.sources.base import Positions
@@ -45,6 +44,8 @@ def _cells(features: NDArray[np.float32], display: Display) -> list[tuple[Positi
         f"{total:,} pictures are more than {EXACT:,}: each is compared with some {CELL * PROBED:,} around it, not "
         f"with all, so a few neighbours may be missed"
     )
+    from sklearn.cluster import MiniBatchKMeans  # here, for it takes a second to import
+
     sample = np.sort(np.random.default_rng(0).choice(total, SAMPLE, replace=False))
     learner = MiniBatchKMeans(total // CELL, batch_size=4096, n_init=1, random_state=0)
     centres = torch.from_numpy(learner.fit(features[sample]).cluster_centers_.astype(np.float32))

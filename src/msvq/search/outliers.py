@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.console import Display
-from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD
 from msvq.evaluate.diagnostics.groups import NEIGHBOURS, TELLING, explain, measure_oddness
 from msvq.search.findings import Findings, make_card, open_features
@@ -36,11 +35,7 @@ def find_outliers(
 ) -> Outliers:
     """The `num` pictures least like all others, the oddest first."""
     display = display or Display()
-    if num < 1:
-        raise BadInput(f"--num is how many pictures to list, at least 1, not {num}")
-    _, index = open_features(inputs, out, html, display)
-    if num > len(index):
-        raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
+    _, index = open_features(inputs, out, html, display, num=num)
     cosines, _ = nearest_neighbours(index.features, NEIGHBOURS, display, "comparing features")
     looks = _examine(index, display)
     deviations = measure_oddness(cosines, looks["thumbnail"], looks["width"], looks["height"])

@@ -1,15 +1,20 @@
 """A self-contained page of groups of pictures: what a search or another look at features found."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from urllib.parse import quote
 
 import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
+from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.report.pictures import data_address
 from msvq.report.templates import resource, templates
@@ -57,8 +62,8 @@ def make_thumbnails(source: ImageSource, positions: Iterable[int]) -> Thumbnails
     made: Thumbnails = {}
     wanted = list(dict.fromkeys(positions))
     sizes = dict(zip(wanted, source.shorter_sides(wanted), strict=True))
-    for side in sorted({_side(size) for size in sizes.values()}):
-        chosen = [position for position in wanted if _side(sizes[position]) == side]
+    for side in sorted({decoding_side(size) for size in sizes.values()}):
+        chosen = [position for position in wanted if decoding_side(sizes[position]) == side]
         portions = [np.array(chosen[start : start + PORTION]) for start in range(0, len(chosen), PORTION)]
         with closing(source.decoded(portions, side)) as results:
             for portion, result in zip(portions, results, strict=True):
@@ -67,7 +72,7 @@ def make_thumbnails(source: ImageSource, positions: Iterable[int]) -> Thumbnails
     return made
 
 
-def _side(size: int) -> int:
+def decoding_side(size: int) -> int:
     """One of a few sizes to decode at: not above the picture's own, so that a small one is not blown up."""
     return next((side for side in SIDES if side <= size), SIDES[-1] if size else SIDES[0])
 
@@ -75,22 +80,74 @@ def _side(size: int) -> int:
 def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
     if index in result.reasons:
         return Thumbnail()
-    image = Image.fromarray(result.rows[index])
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)  # pictures that are arrays come as they are
-    return Thumbnail(data_address(np.asarray(image), QUALITY), 0 < size < SMALL)
+    return Thumbnail(data_address(shrink(result.rows[index]), QUALITY), 0 < size < SMALL)
 
 
-def write_page(path: Path, title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> None:
-    """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network."""
-    write_text(path, _render("page.html", title, sentence, groups, thumbnails))
+def shrink(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A picture no larger than it is shown: those that are arrays come as they are."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    return np.asarray(image)
 
 
-def render_pictures(title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> str:
+def shown(groups: Iterable[Group]) -> list[int]:
+    """Positions of all pictures in some groups."""
+    return [card.position for group in groups for card in (*group.cards, *([group.lead] if group.lead else []))]
+
+
+def link_files(page: Path, files: Mapping[int, str]) -> dict[int, str]:
+    """Addresses of files from a page, where they lie on one disk; relative, so that both may move together."""
+    with suppress(ValueError):  # another drive
+        near = {place: os.path.relpath(file, page.absolute().parent) for place, file in files.items()}
+        return {place: quote(os.fsencode(PurePath(file).as_posix())) for place, file in near.items()}
+    return {}
+
+
+def files_of(source: ImageSource, positions: Iterable[int]) -> dict[int, str]:
+    """The files of pictures, where they are files."""
+    return {place: source[place] for place in positions} if isinstance(source, FileImages) else {}
+
+
+def write_page(
+    path: Path,
+    title: str,
+    sentence: str,
+    groups: Sequence[Group],
+    thumbnails: Thumbnails,
+    files: Mapping[int, str],
+    *,
+    notes: Sequence[str] = (),
+    further: Mapping[int, Group] | None = None,
+) -> None:
+    """Write the page. Names are escaped, and nothing is fetched: it opens from disk without a network.
+
+    A click on a picture leads to its group in `further`, if it has one there, else to its file, as its name does.
+    """
+    further = further or {}
+    again = "".join(
+        f'.p{place} {{ background-image: url("{thumbnails[place].address}"); }}\n'
+        for place in dict.fromkeys(shown(further.values()))
+    )
+    facts = {"further": further, "links": link_files(path, files), "notes": notes}
+    write_text(path, _render("page.html", title, sentence, groups, thumbnails, again, **facts))
+
+
+def render_pictures(
+    title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails, notes: Sequence[str]
+) -> str:
     """The same as a piece of a page, for a notebook."""
-    return _render("notebook.html", title, sentence, groups, thumbnails)
+    return _render("notebook.html", title, sentence, groups, thumbnails, notes=notes)
 
 
-def _render(template: str, title: str, sentence: str, groups: Sequence[Group], thumbnails: Thumbnails) -> str:
-    style = resource("page.css") + resource("page.css", "search")
+def _render(
+    template: str,
+    title: str,
+    sentence: str,
+    groups: Sequence[Group],
+    thumbnails: Thumbnails,
+    more_style: str = "",
+    **more: object,
+) -> str:
+    style = resource("page.css") + resource("page.css", "search") + Markup(more_style)  # ours, and base64
     facts = {"title": title, "sentence": sentence, "groups": groups, "thumbnails": thumbnails, "style": style}
-    return templates("search").get_template(template).render(facts)
+    return templates("search").get_template(template).render({**facts, **more})

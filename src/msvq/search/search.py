@@ -14,11 +14,14 @@ from msvq.core.files import expanduser
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
+from msvq.search.findings import make_card
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
-from msvq.search.page import ENDINGS, Card, Group, make_thumbnails, write_page
+from msvq.search.page import ENDINGS, Card, Group, files_of, make_thumbnails, shown, write_page
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
+# Of a page: pictures beside one that is clicked on, how many more it holds for that, and how often one can go on.
+NEAR, FURTHER, ROUNDS = 6, 240, 3
 
 
 @dataclass(frozen=True)
@@ -138,18 +141,41 @@ def _indexed_feature(option: str, position: int, index: Index) -> NDArray[np.flo
 def _write_html(
     path: Path, index: Index, asked: Sequence[Path | int], files: Sequence[Path], answers: Sequence[Answer]
 ) -> None:
-    named = [query for query in asked if isinstance(query, int)]
-    thumbnails = make_thumbnails(index.source, [*(hit.position for a in answers for hit in a.hits), *named])
-    from_files = make_thumbnails(open_files(files), range(len(files)))
-    thumbnails |= {-1 - place: thumbnail for place, thumbnail in from_files.items()}
     groups = []
     for query, answer in zip(asked, answers, strict=True):
         name = Path(answer.query).name
         lead = Card(query if isinstance(query, int) else -1 - files.index(query), name, note="query")
         cards = [Card(hit.position, hit.name, hit.class_name, f"{hit.similarity:.3f}") for hit in answer.hits]
         groups.append(Group(f"Most like {name}", "", cards, lead))
+    first = [position for position in dict.fromkeys(shown(groups)) if position >= 0]
+    further = _find_further(index, np.searchsorted(index.kept, first).tolist())
+    positions = [*first, *shown(further.values())]
+    thumbnails, own_files = make_thumbnails(index.source, positions), files_of(index.source, positions)
+    for place, thumbnail in make_thumbnails(open_files(files), range(len(files))).items():
+        thumbnails[-1 - place], own_files[-1 - place] = thumbnail, str(files[place])
     sentence = (
         f"The most similar of {len(index):,} pictures in {index.source.title}, by the cosine of their features: 1 is "
-        f"the same to the encoder, and it sees the square in the middle that is shown here."
+        f"the same to the encoder, and it sees the square in the middle that is shown here. A click on a picture "
+        f"leads to those most like it."
     )
-    write_page(path, "Similar pictures", sentence, groups, thumbnails)
+    write_page(path, "Similar pictures", sentence, groups, thumbnails, own_files, further=further)
+
+
+def _find_further(index: Index, rows: list[int]) -> dict[int, Group]:
+    """By their positions: pictures on a page with the NEAR most like each, and some of those in turn, up to FURTHER."""
+    found: dict[int, Group] = {}
+    seen = set(rows)
+    most = len(seen) + FURTHER
+    for _ in range(ROUNDS):
+        scores, near = nearest(index.features, np.array(index.features[rows[:FURTHER]]), NEAR + 1)
+        there, rows = rows[:FURTHER], []
+        for row, *matches in zip(there, scores.tolist(), near.tolist(), strict=True):
+            others = [(score, other) for score, other in zip(*matches, strict=True) if other != row][:NEAR]
+            new = [other for _, other in others if other not in seen]
+            if len(seen) + len(new) > most:
+                return found
+            lead, cards = make_card(index, row, ""), [make_card(index, other, f"{s:.3f}") for s, other in others]
+            found[lead.position] = Group(f"Most like {lead.name}", "", cards, lead)
+            seen.update(new)
+            rows += new
+    return found

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
-from msvq.core.errors import BadInput
 from msvq.data.sources.base import Positions
 from msvq.search.findings import Findings, make_card, open_features
 from msvq.search.index import Index
@@ -43,11 +42,7 @@ def select_pictures(
     `near`: pictures like which to choose. `avoid`: pictures that count as chosen already, such as those with labels.
     """
     display = display or Display()
-    if num < 1:
-        raise BadInput(f"--num is how many pictures to choose, at least 1, not {num}")
-    encoder, index = open_features(inputs, out, html, display)
-    if num > len(index):
-        raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
+    encoder, index = open_features(inputs, out, html, display, num=num)
     wanted = embed_queries("--near", list(map(str, near)), index, encoder)
     unwanted = embed_queries("--avoid", list(map(str, avoid)), index, encoder)
     pool = choose_pool(index.features, wanted, unwanted, num)
