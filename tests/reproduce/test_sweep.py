@@ -106,9 +106,9 @@ def test_a_sweep_is_killed_half_way_and_continued(
         top1 = json.loads((cells[row] / "eval" / "probe.json").read_text())["top1"]
         assert places[row]["best"] == {"mean": top1, "std": None}
     assert (places["msvq"]["best"], places["msvq"]["seeds_missing"]) == (None, 1)
-    # Nothing was published of these pictures, and one seed has no p: a column of dashes is left out.
+    # Nothing was published of these pictures, and no difference is known yet: columns of dashes are left out.
     told = (out / "results" / "linear.md").read_text()
-    assert "| MSVQ beats MSV | patterns (embedded) | - | 0 | not measured |" in told
+    assert "| MSVQ beats MSV | patterns (embedded) | 0 | not measured |" in told
     assert "patterns-mocov2-s0" in (out / "report.html").read_text()
     assert json.loads((out / MANIFEST).read_text())["cells"]["patterns-msvq-s0"]["failed"]
 
