@@ -4,7 +4,6 @@ import io
 import os
 import re
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,26 +63,25 @@ def test_a_page_that_fails_is_a_warning_and_the_run_the_same(tmp_path: Path, mon
     assert (run.path / "encoder.json").is_file() and (run.path / "report.html").is_file()
 
 
-def test_pages_take_a_fiftieth_of_the_time_at_most(tmp_path: Path) -> None:
-    written = []
+def test_pages_take_a_fiftieth_of_the_time_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, written = [0.0], []
+    monkeypatch.setattr("msvq.train.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def write(run: Path, standing: Standing) -> None:
         written.append(standing.step)
-        time.sleep(0.02)
+        now[0] += 0.5
 
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").touch()
     trainer: Any = SimpleNamespace(step=0, total_steps=100, checkpoints=tmp_path / "checkpoints")
     page = LivePage(write)
     page.on_train_start(trainer)
-    started = time.monotonic()
-    while time.monotonic() < started + 1.5:
-        trainer.step += 1
+    for _ in range(60):  # a look each second
+        trainer.step, now[0] = trainer.step + 1, now[0] + 1
         page.on_log({"kind": "eval"})
-        time.sleep(0.005)
-    assert written[0] == 1 and len(written) == 2  # the second is due after a second
+    assert written == [1, 26, 51]
     page.on_train_end(trainer)
-    assert written[-1] == trainer.step  # the last is always there
+    assert written[-1] == 60  # the last is always there
 
 
 def test_an_unfinished_run_shows_nothing_of_an_end_it_has_not_reached(tmp_path: Path) -> None:
