@@ -15,7 +15,7 @@ BY_RECIPE = {*OF_NETWORK, "train.resolution", "train.optimiser"}  # what a recip
 # those of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
 CROPS = ((0.0, 0.5), (0.5, 0.75))
 WARMUP = 0.1  # share of the run in which the rate rises
-CAREFUL = 0.1  # of the rate, where a run goes on from trained weights: at all of it, they forget (docs/encoders.md)
+CAREFUL = 0.1  # of the rate, where a run goes on from trained weights, so that it keeps them (docs/research-log.md)
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
 SHORT = 300.0  # seconds: a shorter run is looked at less closely
 SHORT_LOOK = {"knn_bank": 5_000, "map": 500}
