@@ -169,8 +169,9 @@ class Run(RunDir):
 
         `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.
         """
-        display = options.pop("display", None)
-        return embed(Inputs(self, split=split, download=download, **options), out, pictures=pictures, display=display)
+        given: dict[str, Any] = dict(options)
+        display = given.pop("display", None)
+        return embed(Inputs(self, split=split, download=download, **given), out, pictures=pictures, display=display)
 
     def knn(self, *, k: int | None = None, temp: float | None = None, **options: Unpack[EvalOptions]) -> Accuracy:
         """Votes of the `k` nearest labelled pictures, weighted at temperature `temp`; nothing is trained.

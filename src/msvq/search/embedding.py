@@ -28,6 +28,7 @@ from msvq.search.feature_shards import (
     may_pass,
     name_skipped,
 )
+from msvq.search.findings import has_collapsed
 from msvq.search.formats import WRITERS, Table, check_library
 from msvq.search.index import fill_rows, reserve_file, unit_rows
 from msvq.search.inputs import Inputs
@@ -97,6 +98,8 @@ def embed(
         viewer = None
         if pictures:
             with _mapped_unit_features(shards) as features:
+                if has_collapsed(features):
+                    display.note("the encoder has collapsed, so neither the map nor the neighbours mean anything")
                 viewer = find_viewer_columns(features, display)
         table = Table(source, kept, shards.features, encoder.feature_dim, about, viewer)
         whole, write = folder / WHOLE, WRITERS[out.suffix.lower()]

@@ -1,6 +1,6 @@
 """What a viewer shows beside features: a thumbnail of each picture, its place on a map, and its neighbours."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ def arrange(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return places
 
 
-def encode_thumbnails(source: ImageSource, positions: Positions) -> Iterator[bytes | None]:
+def encode_thumbnails(source: ImageSource, positions: Positions) -> Generator[bytes | None]:
     """The centre square of each picture as a small JPEG, in order; None where one cannot be read any more.
 
     All are decoded at one size, so that one set of workers serves for the whole source.
