@@ -1,5 +1,6 @@
 """A run that fits the time there is: the pace is taken, the steps are fixed, and what cannot be is said."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
 from msvq.train.budget import Fitted, Pace, fit_to_budget, in_minutes, stages
 from msvq.train.pretrain import open_trial
+from msvq.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 SMALL = ["data.limit=128", "data.size=16", "data.test_size=16", "train.batch_size=32", "method.hidden_dim=16"]
@@ -82,6 +84,13 @@ def test_a_busy_machine_is_told(fit: Callable[..., Fitted]) -> None:
     busy = fitted._replace(pace=fitted.pace._replace(busy=True))
     assert any("busy" in line for line in busy.describe())
     assert not any("busy" in line for line in fitted._replace(pace=fitted.pace._replace(busy=False)).describe())
+
+
+def test_steps_that_mostly_wait_for_a_processor_are_of_a_busy_machine(
+    fit: Callable[..., Fitted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "train_step", lambda *_: time.sleep(0.4))
+    assert fit(600.0, "backbone.width=4").pace.busy
 
 
 def test_a_budget_trains_to_its_end_and_its_settings_repeat_it(

@@ -214,7 +214,8 @@ def _describe(index: Index, same: list[list[Row]], alike: list[list[Row]], notes
         words = "pictures that are alike" if number > len(same) else "copies of one picture"
         groups.append(Group(f"Group {number}: {len(members):,} {words}", "", cards))
     copies = sum(map(len, same))
-    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {len(same):,} group{"s" * (len(same) != 1)}"
+    words = "group" if len(same) == 1 else "groups"
+    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {len(same):,} {words}"
     if not same:
         sentence = f"none of the {len(index):,} pictures in {index.source.title} is there twice"
     if alike:

@@ -26,6 +26,7 @@ from msvq.train.trainer import Trainer
 WARM_UP = 2  # steps that are not counted: they allocate memory and choose kernels
 LEAST_STEPS, MOST_STEPS, ENOUGH = 3, 50, 1.0  # timed at each size of crop, and seconds that are enough
 BUSY = 1.5  # times the fastest step: a median above it is of a machine that does something else, too
+STARVED = 0.75  # share of a step in which a processor computes it: with less, others have the processor
 SAMPLE = 256  # pictures whose features are taken
 FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
 
@@ -164,13 +165,17 @@ def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
     """Seconds of a step, and whether something else keeps the machine busy."""
     trainer.method.train()
     seconds: list[float] = []
+    computed: list[float] = []
     for batch in islice(_endless(trainer), WARM_UP + MOST_STEPS):
         trainer.step = stage.start  # the schedules stand still
+        started = time.process_time()
         seconds.append(_seconds(partial(trainer.train_step, *batch, trainer.learning_rate()), trainer.device))
+        computed.append(time.process_time() - started)
         counted = seconds[WARM_UP:]
         if len(counted) >= LEAST_STEPS and sum(counted) > ENOUGH:
             break
-    return median(counted), median(counted) > BUSY * min(counted)
+    starved = trainer.device.type == "cpu" and sum(computed[WARM_UP:]) < STARVED * sum(counted)
+    return median(counted), starved or median(counted) > BUSY * min(counted)
 
 
 def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
