@@ -372,6 +372,15 @@ def test_one_picture_alone_can_be_looked_at(small_run: msvq.Run, photos: Path) -
     assert (row["x"], row["y"]) == (0.5, 0.5)
 
 
+def test_a_collapsed_encoder_is_said_to_be_one(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    for path in photos.rglob("*.png"):
+        Image.new("RGB", (48, 40), "white").save(path)
+    words = ["--data", photos, "--out", photos.parent / "e.parquet", "--pictures"]
+    code, _, noted = says("embed", small_run.path, *words)
+    assert code == 0
+    assert "the encoder has collapsed" in noted
+
+
 def test_pictures_beyond_those_that_are_arranged_lie_among_their_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewer, "ARRANGED", 40)
     kinds = np.arange(200) % 3

@@ -19,7 +19,7 @@ from msvq.evaluate.diagnostics.groups import assign, choose_num, explain, find_c
 from msvq.search.classifier import LinearClassifier, fit_classifier, load_classifier, out_of_fold, save_classifier
 from msvq.search.clusters import cluster_pictures
 from msvq.search.findings import has_collapsed
-from msvq.search.index import Index, unit_rows
+from msvq.search.index import unit_rows
 from msvq.search.inputs import Inputs
 from msvq.search.mislabelled import judge_labels, neighbour_votes
 from msvq.search.selection import choose_pool, farthest_first
@@ -282,20 +282,15 @@ def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path
 def test_a_collapsed_encoder_is_refused(
     says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("msvq.search.findings.has_collapsed", lambda index: True)
+    monkeypatch.setattr("msvq.search.findings.has_collapsed", lambda features: True)
     code, _, error = says("outliers", small_run.path, "--data", photos)
     assert code == 2
     assert "the encoder has collapsed" in error
 
 
 def test_equal_features_are_a_collapse() -> None:
-    same = np.tile(np.array([[0.6, 0.8]], np.float32), (50, 1))
-
-    def index(features: NDArray[np.float32]) -> Index:
-        return Index(None, features, np.arange(50), {})  # type: ignore[arg-type]  # not looked at
-
-    assert has_collapsed(index(same))
-    assert not has_collapsed(index(blobs(50)[0]))
+    assert has_collapsed(np.tile(np.array([[0.6, 0.8]], np.float32), (50, 1)))
+    assert not has_collapsed(blobs(50)[0])
 
 
 def test_names_of_strangers_are_text_everywhere(says: Says, small_run: msvq.Run, photos: Path) -> None:

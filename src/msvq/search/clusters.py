@@ -11,7 +11,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.evaluate.diagnostics.groups import TRIED, assign, choose_num, find_centres
 from msvq.report.pictures import class_name
-from msvq.search.findings import Findings, check_folder, fill_folder, make_card, open_features
+from msvq.search.findings import Findings, fill_folder, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Group
@@ -39,8 +39,7 @@ def cluster_pictures(
 ) -> Clusters:
     """Put all pictures into `num` groups by k-means on unit features; None: as many as tell them apart best."""
     display = display or Display()
-    _, index = open_features(inputs, out, html, display, num=num, least=2)
-    check_folder(into, index.source)
+    _, index = open_features(inputs, out, html, display, num=num, least=2, into=into)
     if num is None and len(index) <= TRIED[0]:
         raise BadInput(f"{len(index)} pictures are too few for groups; name more with --data")
     with display.busy("finding groups"):

@@ -19,7 +19,7 @@ from msvq.core.errors import BadInput
 from msvq.data.decode import Unreadable, read_content
 from msvq.data.sources.base import EncodedSource, ImageSource, Positions
 from msvq.data.to_rgb import fit_square
-from msvq.search.findings import Cell, Findings, check_folder, fill_folder, has_collapsed, make_card, open_features
+from msvq.search.findings import Cell, Findings, fill_folder, has_collapsed, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.neighbours import nearest_neighbours
@@ -60,9 +60,8 @@ def find_duplicates(
     display = display or Display()
     if threshold is not None and not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as 0.98, not {threshold}")
-    _, index = open_features(inputs, out, html, display, refuse_collapse=False)
-    check_folder(into, index.source)
-    notes = ["the encoder has collapsed, so cropped copies may be missed"] if has_collapsed(index) else []
+    _, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
+    notes = ["the encoder has collapsed, so cropped copies may be missed"] if has_collapsed(index.features) else []
     squares, is_read = read_squares(index, display)
     pairs = find_candidates(index.features, squares, display)
     pairs = pairs[:, is_read[pairs].all(0)]
@@ -215,7 +214,8 @@ def _describe(index: Index, same: list[list[Row]], alike: list[list[Row]], notes
         words = "pictures that are alike" if number > len(same) else "copies of one picture"
         groups.append(Group(f"Group {number}: {len(members):,} {words}", "", cards))
     copies = sum(map(len, same))
-    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {len(same):,} groups"
+    words = "group" if len(same) == 1 else "groups"
+    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {len(same):,} {words}"
     if not same:
         sentence = f"none of the {len(index):,} pictures in {index.source.title} is there twice"
     if alike:

@@ -13,6 +13,7 @@ from msvq.core.files import to_csv, write_atomically, write_text
 from msvq.core.version import __version__
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import BATCH_SIZE, SHARD_SIZE, Skipped, may_pass
+from msvq.search.findings import has_collapsed
 from msvq.search.formats import WRITERS, Table, check_library
 from msvq.search.index import open_index
 from msvq.search.inputs import Inputs
@@ -66,7 +67,12 @@ def embed(
     def blocks() -> Iterator[NDArray[np.float32]]:
         return (index.features[start : start + SHARD_SIZE] for start in range(0, len(index), SHARD_SIZE))
 
-    viewer = find_viewer_columns(open_index(source, encoder, display).features, display) if pictures else None
+    viewer = None
+    if pictures:
+        unit = open_index(source, encoder, display).features
+        if has_collapsed(unit):
+            display.note("the encoder has collapsed, so neither the map nor the neighbours mean anything")
+        viewer = find_viewer_columns(unit, display)
     table = Table(source, index.kept, blocks, encoder.feature_dim, about, viewer)
     write = WRITERS[out.suffix.lower()]
     with display.task(f"writing {out.name}", len(index)) as advance:

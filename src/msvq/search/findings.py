@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.console import Display
@@ -88,19 +89,22 @@ def open_features(
     *,
     num: int | None = None,
     least: int = 1,
+    into: Path | None = None,
     refuse_collapse: bool = True,
 ) -> tuple[LoadedEncoder, Index]:
     """The encoder and the features of all pictures, once it is clear that the results can be written.
 
-    `num`: as many as a command takes with --num, from `least` on and not more than there are pictures.
+    `num`: as many as a command takes with --num, from `least` on and not more than there are pictures. `into`: a folder
+    for links or copies.
     """
     if num is not None and num < least:
         raise BadInput(f"--num is at least {least}, not {num}")
     inputs.check_output("--out", out, TABLES)
     inputs.check_output("--html", html, ENDINGS)
     encoder, source = inputs.open(display)
+    check_folder(into, source)
     index = open_index(source, encoder, display)
-    if refuse_collapse and has_collapsed(index):
+    if refuse_collapse and has_collapsed(index.features):
         raise BadInput(
             f"the encoder has collapsed: it gives nearly the same features for all {len(index):,} pictures, so nothing "
             f"that it finds would mean anything; take another checkpoint, or train it anew"
@@ -110,12 +114,12 @@ def open_features(
     return encoder, index
 
 
-def has_collapsed(index: Index) -> bool:
-    """Whether all pictures look the same to the encoder, by a sample of them."""
-    if len(index) < 3:
+def has_collapsed(features: NDArray[np.float32]) -> bool:
+    """Whether all pictures look the same to the encoder, by a sample of their unit features [N, d]."""
+    if len(features) < 3:
         return False
-    rows = np.unique(np.linspace(0, len(index) - 1, min(SAMPLE, len(index))).astype(int))
-    return spread(torch.from_numpy(np.array(index.features[rows]))) < SAME
+    rows = np.unique(np.linspace(0, len(features) - 1, min(SAMPLE, len(features))).astype(int))
+    return spread(torch.from_numpy(np.array(features[rows]))) < SAME
 
 
 def make_card(index: Index, row: int, note: str) -> Card:
