@@ -125,7 +125,7 @@ def test_nothing_is_trained_twice_and_other_things_are_refused(
     words = ["compare", photos, "--methods", "simclr,byol", "--seeds", 1, "--out", out]
     code, said, _ = says(*words, *settings)
     assert code == 0
-    assert f"2 methods with 1 seeds on {photos}: 2 runs, 2 of them finished, in {out}" in said.replace("\n", " ")
+    assert f"2 methods with 1 seed on {photos}: 2 runs, 2 of them finished, in {out}" in said.replace("\n", " ")
     code, _, error = says(*words, *settings, "--set", "train.seed=3")
     assert code == 2 and "choose another directory" in error
     shutil.copytree(photos, tmp_path / "photos")
@@ -147,6 +147,7 @@ def test_the_time_of_a_run_and_of_all_is_said(
     out = tmp_path / "compared"
     code, said, _ = says("compare", photos, "--methods", "msvq,simclr", "--out", out)
     assert code == 1  # all have failed
+    assert "failed: msvq-s0: no" in said and "kNN" not in said
     assert "6 runs of 5.0 min each, 0 of them finished, 30 min in all" in said.replace("\n", " ")
     assert (out / "report.html").is_file()
 

@@ -178,8 +178,8 @@ def hold_contest(contest: Contest, *, data_root: Path | None, download: bool, co
         length = "" if contest.seconds is None else f" of {duration(contest.seconds)} each"
         time = "" if contest.seconds is None else f", {duration(left * contest.seconds)} in all"
         display.note(
-            f"{len(contest.methods)} methods with {contest.num_seeds} seeds on {contest.data}: {len(tasks)} runs"
-            f"{length}, {len(tasks) - left} of them finished{time if left else ''}, in {out}"
+            f"{_count(len(contest.methods), 'method')} with {_count(contest.num_seeds, 'seed')} on {contest.data}: "
+            f"{_count(len(tasks), 'run')}{length}, {len(tasks) - left} of them finished{time if left else ''}, in {out}"
         )
         shown = SweepDisplay(console, tasks, {task.cell.name: RunLength() for task in tasks})
         try:
@@ -248,7 +248,8 @@ def write_comparison(contest: Contest, failed: Mapping[str, str]) -> Compared:
     page = render_page(
         contest.out,
         title=f"Methods on {contest.data}",
-        note=f"{len(contest.methods)} methods on the same pictures, each with {contest.num_seeds} seeds",
+        note=f"{_count(len(contest.methods), 'method')} on the same pictures, each with "
+        f"{_count(contest.num_seeds, 'seed')}",
         studies=[study],
         together=TOGETHER if records else "",
         cells=sorted(read_manifest(contest.out)["cells"].items()),
@@ -321,12 +322,18 @@ def grid(result: Mapping[str, Any]) -> Grid:
 def show(compared: Compared, console: Console) -> None:
     """Print the table, what to know of it, the failures, and where the page is."""
     say = Display(console).note
-    console.print(as_table(f"Methods on {printable(compared.record['data'])}", grid(compared.record), narrow=False))
-    for note in compared.record["notes"]:
-        say(note)
+    if any(row["seeds"] for row in compared.rows):
+        title = f"Methods on {printable(Path(compared.record['data']).name)}"
+        console.print(as_table(title, grid(compared.record), narrow=False))
+        for note in compared.record["notes"]:
+            say(note)
     for cell, reason in compared.failed.items():
         say(f"failed: {cell}: {reason}")
     say(f"report  {compared.path}")
+
+
+def _count(num: int, word: str) -> str:
+    return f"{num} {word}{'' if num == 1 else 's'}"
 
 
 def _word(text: str) -> str:
