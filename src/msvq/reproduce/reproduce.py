@@ -274,9 +274,11 @@ def show(outcome: Outcome, console: Console) -> None:
     for title, grid in formats.sections(outcome.result):
         if narrow and title == formats.CLAIMS:  # a table of them has no room
             say(title)
-            for claim, dataset, told, here, seeds, p, verdict in grid[1]:
-                say(f"- {claim}:")
-                say(f"  {dataset}: {verdict}; here {here}, published {told}, seeds {seeds}, p {p}")
+            for row in grid[1]:
+                told = dict(zip(grid[0], row, strict=True))
+                say(f"- {told.pop('claim')}:")
+                place, verdict = told.pop("data set"), told.pop("verdict")
+                say(f"  {place}: {verdict}; {', '.join(f'{name} {value}' for name, value in told.items())}")
         else:
             console.print(as_table(title, grid, narrow=narrow))
     for note in [*formats.crossing_sentences(outcome.result), *formats.notes(outcome.result)]:
