@@ -38,7 +38,9 @@ def test_protocols_give_typed_results(run: msvq.Run) -> None:
     assert nearest.protocol == "knn-20-t0.1/1"
     assert nearest.path == run.path / "eval" / "knn-k-20.json"
     assert nearest.top1 == nearest.record["top1"] <= nearest.top5
-    assert str(nearest) == f"knn-20-t0.1/1: {nearest.top1:.1f} % (top-5 {nearest.top5:.1f} %)"
+    error = (nearest.top1 * (100 - nearest.top1) / 200) ** 0.5  # of 200 test pictures
+    told = f"{nearest.top1:.1f} ± {error:.1f} % (chance 10.0 %, top-5 {nearest.top5:.1f} %)"
+    assert str(nearest) == f"knn-20-t0.1/1: {told}"
     assert "record" not in repr(nearest)
     assert run.knn().top1 == pytest.approx([line["knn_top1"] for line in run.metrics() if "knn_top1" in line][-1])
     few = run.probe(labels=0.2, seeds=2, checkpoint="best")
@@ -163,7 +165,7 @@ def test_a_notebook_shows_curves_and_accuracies(run: msvq.Run) -> None:
     page = run._repr_html_()
     assert page.count("<svg") == 2
     assert "msvq on patterns, 2 epochs" in page
-    assert f"{msvq.load(run.path).knn().top1:.1f} %" in page
+    assert f"<td>{msvq.load(run.path).knn().top1:.1f} ± " in page
     # All style is for its own parts: nothing else in the notebook changes.
     style = page.partition("<style>")[2].partition("</style>")[0]
     assert all(rule.strip().startswith(".msvq-run") for rule in re.findall(r"[^{}]+(?=\{)", style))

@@ -87,7 +87,7 @@ def test_an_unfinished_run_says_so(run: msvq.Run, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text((run.path / "config.yaml").read_text())
     with pytest.raises(msvq.BadInput, match="no encoder yet"):
         _ = msvq.load(tmp_path).encoder
-    with pytest.raises(msvq.BadInput, match="is not a run"):
+    with pytest.raises(msvq.BadInput, match="there is no file or folder"):
         msvq.load(tmp_path / "nothing")
 
 

@@ -43,6 +43,7 @@ ELSEWHERE = {
     "make lint": "Makefile::lint",
     "make faults": "tests/test_faults.py::test_",
     "msvq demo": "tests/cli/test_cli.py::test_demo_runs_twice_but_leaves_other_runs_alone",
+    "msvq compare photos --methods msvq,simclr --seeds 3 --budget 5m": "tests/reproduce/test_compare.py::test_",
     "msvq reproduce linear --scale smoke": "tests/reproduce/test_sweep.py::test_a_sweep_is_killed",
 }
 MAY_FIND_SOMETHING = ("doctor",)  # exit code 1: something was found
@@ -101,7 +102,7 @@ def typed(command: Command) -> list[str]:
         at = words.index("--budget")
         words = [*words[:at], *words[at + 2 :]]
     behind = BEHIND.get(words[0], [])
-    if any(word.startswith(("timm:", "torchvision:")) for word in words):  # their networks have no width
+    if behind and any(word.startswith(("timm:", "torchvision:")) for word in words):  # their networks have no width
         behind = [word for word, after in zip(behind, [*behind[1:], ""], strict=True) if NARROW not in (word, after)]
     if words[0] == "pretrain" and "--method" not in words:
         behind = [*behind, "--set", "method.queue_size=64"]

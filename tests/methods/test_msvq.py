@@ -348,6 +348,8 @@ def test_the_paper_is_the_default() -> None:
         "queue_size": 4096,
         "hidden_dim": 2048,
         "output_dim": 128,
+        "projector_layers": 2,
+        "projector_norm": "none",
         "bn_splits": 8,
         "shuffle": True,
         "teacher_augmentation": "weak",

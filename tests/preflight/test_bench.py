@@ -78,7 +78,7 @@ def test_each_step_is_the_sum_of_its_parts() -> None:
 
 def test_patience_ends() -> None:
     with trial() as rehearsal:
-        assert len(time_steps(rehearsal.trainer, 50, patience=0).steps) == 2
+        assert len(time_steps(rehearsal.trainer, 50, patience=0).steps) == 1
 
 
 def test_the_limit_replays_every_pass_of_a_network() -> None:

@@ -190,11 +190,11 @@ def test_the_difference_looks_into_blocks() -> None:
 
 
 def test_finished_means_every_file(tmp_path: Path) -> None:
-    for name in ("encoder.safetensors", "encoder.json", "report.html"):
+    (tmp_path / "eval").mkdir()
+    for name in ("encoder.safetensors", "encoder.json", "eval/analysis.json"):
         assert not is_finished(tmp_path)
         (tmp_path / name).touch()
     assert is_finished(tmp_path)
     assert not is_finished(tmp_path, ["linear"])
-    (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "linear.json").touch()
     assert is_finished(tmp_path, ["linear"])

@@ -185,7 +185,8 @@ for line in sys.stdin:
         os.kill(os.getpid(), signal.SIGKILL)
     while method == "simsiam":
         time.sleep(0.01)
-    for name in ("encoder.safetensors", "encoder.json", "report.html"):
+    (run / "eval").mkdir()
+    for name in ("encoder.safetensors", "encoder.json", "eval/analysis.json"):
         (run / name).touch()
     print(json.dumps({"state": "finished", "reason": ""}), flush=True)
 """

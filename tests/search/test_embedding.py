@@ -288,8 +288,8 @@ def test_what_could_not_be_read_now_is_tried_again(
     words = ["embed", small_run.path, "--data", photos, "--out", out, "--batch-size", 8]
     real = FileImages.decoded
 
-    def passing(self: FileImages, portions: Iterable[Positions], side: int, **options: Any) -> Generator[Result]:
-        for first, result in enumerate(real(self, portions, side, **options)):
+    def passing(self: FileImages, portions: Iterable[Positions], *options: Any, **more: Any) -> Generator[Result]:
+        for first, result in enumerate(real(self, portions, *options, **more)):
             yield result if first else result._replace(reasons={0: "cannot be read: Input/output error"})
 
     with monkeypatch.context() as patch:
