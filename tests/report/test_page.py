@@ -83,7 +83,7 @@ def test_one_accuracy_is_told_alike_wherever_it_stands(run: Path) -> None:
     knn = json.loads((run / "eval" / "knn.json").read_text())
     write_json(run / "eval" / "knn.json", knn | {"top1": 15.55})
     page = page_of(run)
-    assert "<b>15.6 %</b>" in page and "<td>15.6 %</td>" in page
+    assert big_numbers(page)[-1] == ("15.6 ± 1.6 %", "after training") and "<td>15.6 %</td>" in page
 
 
 def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path) -> None:

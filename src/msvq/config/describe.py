@@ -53,7 +53,7 @@ def describe_keywords() -> list[Described]:
             f"method.{key}",
             " or ".join(dict.fromkeys(type_words(kind) for kind, _ in of.values())),
             _defaults(of),
-            KEYWORDS[key],
+            KEYWORDS.get(key, "of a method of one's own"),
         )
         for key, of in sorted(keywords.items())
     ]
