@@ -42,8 +42,7 @@ def plan(
     settings, display, fitted = flags.settings(), display or Display(), None
     keep = flags.kept(settings)
     if flags.seconds is not None:
-        with display.busy("taking the pace of this machine"):
-            fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
+        fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
         settings = fitted.settings
     needs = estimate(settings, steps=steps, display=display, keep=keep, memory=memory)
     disk = {
@@ -52,6 +51,7 @@ def plan(
     }
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     shorter = [] if fitted is not None else shorter_commands(flags, needs, out)
+    budget = None if fitted is None else fitted.describe()
     return {
         **needs.facts,
         "seconds": {**asdict(needs.time), "total": needs.time.total},
@@ -59,9 +59,9 @@ def plan(
         "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
         "advice": advise(needs, **disk),
         "shorter": shorter,
-        "budget": None if fitted is None else fitted.describe(),
+        "budget": budget,
         "command": pretrain_command(flags, out, download=needs.absent),
-        "notes": list(needs.notes),
+        "notes": [note for note in needs.notes if f"note: {note}" not in (budget or ())],
     }
 
 
