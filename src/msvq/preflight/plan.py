@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config.resolve import Flags
+from msvq.config.resolve import LENGTH, Flags
 from msvq.core.console import Display, counted, duration
 from msvq.core.files import packs
 from msvq.data.sources import is_path
@@ -124,7 +124,7 @@ def shorter_commands(flags: Flags, needs: Estimate, out: str | Path | None) -> l
     fitting = [budget for budget, seconds in BUDGETS.items() if seconds <= needs.time.total / 2]
     if needs.time.total <= A_WHILE:
         return []
-    others = [text for text in flags.overrides if text.partition("=")[0].strip() not in ("train.epochs", "train.steps")]
+    others = [text for text in flags.overrides if text.partition("=")[0].strip() not in LENGTH]
     options = any(text.strip().startswith("method.") for text in others)  # they are of the method that was planned
     method = needs.settings.method_name if options else flags.method
     source = needs.settings.data.source
