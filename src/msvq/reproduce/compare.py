@@ -176,9 +176,10 @@ def hold_contest(contest: Contest, *, data_root: Path | None, download: bool, co
         left = sum(not task.is_finished for task in tasks)
         length = "" if contest.seconds is None else f" of {duration(contest.seconds)} each"
         time = "" if contest.seconds is None else f", {duration(left * contest.seconds)} in all"
+        done = f"{len(tasks) - left} of them finished{time if left else ''}"
         display.note(
             f"{counted(len(contest.methods), 'method')} with {counted(contest.num_seeds, 'seed')} on {contest.data}: "
-            f"{counted(len(tasks), 'run')}{length}, {len(tasks) - left} of them finished{time if left else ''}, in {out}"
+            f"{counted(len(tasks), 'run')}{length}, {done}, in {out}"
         )
         shown = SweepDisplay(console, tasks, {task.cell.name: RunLength() for task in tasks})
         try:
