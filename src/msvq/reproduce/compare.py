@@ -1,6 +1,5 @@
 """`msvq compare`: methods on one's own pictures, each with several seeds and the same time, in one table."""
 
-import io
 import json
 import re
 import shlex
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from msvq.config.budget import parse_budget
 from msvq.config.resolve import LENGTH, read_config, resolve
-from msvq.core.console import Display, counted, duration, printable
+from msvq.core.console import Display, counted, duration, printable, printed
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import write_text
 from msvq.core.schema import parse_assignment
@@ -100,10 +99,7 @@ class Compared:
     record: Mapping[str, Any] = field(repr=False)  # all that is in the .json beside the page
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=120)
-        with console.capture() as text:
-            show(self, console)
-        return text.get().rstrip()
+        return printed(show, self)
 
 
 def compare(
