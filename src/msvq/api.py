@@ -1,6 +1,5 @@
 """What `import msvq` gives: a look before training, pre-training, and a run with all that one does with it."""
 
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,7 +14,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from msvq.config.resolve import Flags
-from msvq.core.console import Display
+from msvq.core.console import Display, printed
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
 from msvq.evaluate.results import EvalResult
@@ -87,7 +86,7 @@ class Diagnosis:
     def __str__(self) -> str:
         from msvq.preflight.doctor import show
 
-        return _shown(show, self.record)
+        return printed(show, self.record)
 
 
 @dataclass(frozen=True)
@@ -103,14 +102,7 @@ class Plan:
     def __str__(self) -> str:
         from msvq.preflight.plan import show
 
-        return _shown(show, self.record)
-
-
-def _shown(show: Callable[[Any, Console], None], record: Mapping[str, Any]) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    with console.capture() as text:
-        show(record, console)
-    return text.get().rstrip()
+        return printed(show, self.record)
 
 
 class Embedded(NamedTuple):

@@ -95,7 +95,7 @@ def run_command(arguments: list[str]) -> int:
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
         if type(error).__name__ == "NoSuchOption":
             sentence = _setting_for(error) or sentence
-        if is_out_of_memory(error):
+        if lacks_memory(error):
             sentence = f"there is too little memory ({first_line(error, 120)}); does 'ulimit -v' keep some from it?"
         elif isinstance(error, ImportError):  # a mistake of ours, or of the installation
             raise
@@ -118,7 +118,7 @@ def run_command(arguments: list[str]) -> int:
         return 128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def lacks_memory(error: BaseException) -> bool:
     """Whether memory was all that lacked, be it for a library that was to be loaded."""
     told = str(error).lower()
     lacking = "failed to map segment" in told or "cannot allocate memory" in told

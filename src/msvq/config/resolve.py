@@ -26,6 +26,7 @@ from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backb
 from msvq.model.libraries import RANDOM, is_library
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
+LENGTH = ("train.epochs", "train.steps")  # of a run
 
 SYNONYMS = {"lr": "train.base_lr", "learning_rate": "train.base_lr", "model": "backbone.name"}  # what others call it
 
@@ -52,7 +53,7 @@ class Flags:
     def seconds(self) -> float | None:
         """The time there is for a new run; None: its length is given otherwise. A folder always has one."""
         told = self._assignments()
-        length = [key for key in ("train.epochs", "train.steps") if key in told]
+        length = [key for key in LENGTH if key in told]
         if self.budget is not None and length:
             raise BadInput(f"--budget and {length[0]} both say how long a run is; give one of them")
         folder = self.recipe is None and is_path(str(told.get("data.source") or "patterns"))
@@ -75,10 +76,10 @@ class Flags:
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
         _choose_method(values, name)
-        name = assignments.pop("backbone.name", self.backbone)
-        if name is None and "backbone.init" in assignments:
-            name = _take_network(values, str(assignments["backbone.init"]))
-        _choose_backbone(values, name)
+        network = assignments.pop("backbone.name", self.backbone)
+        if network is None and "backbone.init" in assignments:
+            network = _take_network(values, str(assignments["backbone.init"]))
+        _choose_backbone(values, network)
         _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = base is None or self.recipe is not None
         begun = str(values["backbone"].get("init"))

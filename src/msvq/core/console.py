@@ -1,5 +1,6 @@
 """A bar for work that takes more than a moment, where there is a terminal; a plain line elsewhere."""
 
+import io
 import os
 import re
 import threading
@@ -45,6 +46,14 @@ def duration(seconds: float) -> str:
 def counted(num: int, noun: str, many: str | None = None) -> str:
     """So many of something: 1 epoch, 2 epochs; `many`: where an s is not enough."""
     return f"{num:,} {noun if num == 1 else many or noun + 's'}"
+
+
+def printed(show: Callable[[Any, Console], None], what: object) -> str:
+    """What `show` prints of it, as text."""
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as text:
+        show(what, console)
+    return text.get().rstrip()
 
 
 class TolerantStream:

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config.resolve import Flags
+from msvq.config.resolve import LENGTH, Flags
 from msvq.core.console import Display, counted, duration
 from msvq.core.files import packs
 from msvq.data.sources import is_path
@@ -42,8 +42,7 @@ def plan(
     settings, display, fitted = flags.settings(), display or Display(), None
     keep = flags.kept(settings)
     if flags.seconds is not None:
-        with display.busy("taking the pace of this machine"):
-            fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
+        fitted = fit_trial_to_budget(settings, flags.seconds, named=flags.named, keep=keep, display=display)
         settings = fitted.settings
     needs = estimate(settings, steps=steps, display=display, keep=keep, memory=memory)
     disk = {
@@ -52,6 +51,7 @@ def plan(
     }
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     shorter = [] if fitted is not None else shorter_commands(flags, needs, out)
+    budget = None if fitted is None else fitted.describe()
     return {
         **needs.facts,
         "seconds": {**asdict(needs.time), "total": needs.time.total},
@@ -59,9 +59,9 @@ def plan(
         "disk": {**asdict(needs.disk), "run": needs.disk.run, **disk},
         "advice": advise(needs, **disk),
         "shorter": shorter,
-        "budget": None if fitted is None else fitted.describe(),
+        "budget": budget,
         "command": pretrain_command(flags, out, download=needs.absent),
-        "notes": list(needs.notes),
+        "notes": [note for note in needs.notes if f"note: {note}" not in (budget or ())],
     }
 
 
@@ -124,7 +124,7 @@ def shorter_commands(flags: Flags, needs: Estimate, out: str | Path | None) -> l
     fitting = [budget for budget, seconds in BUDGETS.items() if seconds <= needs.time.total / 2]
     if needs.time.total <= A_WHILE:
         return []
-    others = [text for text in flags.overrides if text.partition("=")[0].strip() not in ("train.epochs", "train.steps")]
+    others = [text for text in flags.overrides if text.partition("=")[0].strip() not in LENGTH]
     options = any(text.strip().startswith("method.") for text in others)  # they are of the method that was planned
     method = needs.settings.method_name if options else flags.method
     source = needs.settings.data.source

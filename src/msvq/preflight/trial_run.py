@@ -87,7 +87,7 @@ def fit_trial_to_budget(
     """The settings of a run that would fit into so many seconds, packing aside."""
     with _without_downloads(settings.data.source):
         data = _find_data(settings, display)
-        with closing(data.dataset) as dataset:
+        with closing(data.dataset) as dataset, display.busy("taking the pace of this machine"):
             trial = partial(training.open_trial, dataset, resolve_device(settings.train.device), keep)
             return fit_to_budget(settings, dataset, lambda: seconds, keep=named, trial=trial)
 

@@ -1,8 +1,6 @@
 """`msvq compare`: methods on one's own pictures, each with several seeds and the same time, in one table."""
 
-import io
 import json
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,13 +13,14 @@ from typing import Any, ClassVar, NamedTuple
 from rich.console import Console
 
 from msvq.config.budget import parse_budget
-from msvq.config.resolve import read_config, resolve
-from msvq.core.console import Display, duration, printable
+from msvq.config.resolve import LENGTH, read_config, resolve
+from msvq.core.console import Display, counted, duration, printable, printed
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import write_text
 from msvq.core.schema import parse_assignment
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, check_source, open_dataset
+from msvq.evaluate.results import percent_error
 from msvq.methods import METHODS
 from msvq.report.numbers import TESTED
 from msvq.report.page import write_report
@@ -35,7 +34,6 @@ from msvq.runs.metrics import read_metrics
 from msvq.train.signals import Interrupted
 
 BUDGET = "5m"  # of each run, where nothing is said of its length
-LENGTHS = ("train.epochs", "train.steps")
 TOGETHER = "runs.html"  # the page of all runs side by side
 MEASURES = {"knn": "kNN, %", "copies": "copies found, %"}  # the first that was measured decides the order
 BESIDE = ("untrained", "pixels_8x8", "colour_histogram")  # what stands below the methods
@@ -101,10 +99,7 @@ class Compared:
     record: Mapping[str, Any] = field(repr=False)  # all that is in the .json beside the page
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=120)
-        with console.capture() as text:
-            show(self, console)
-        return text.get().rstrip()
+        return printed(show, self)
 
 
 def compare(
@@ -148,7 +143,7 @@ def plan_contest(
             raise unknown("method", name, METHODS)
     check_source(data)
     told, chosen = [parse_assignment(text)[0] for text in overrides], tuple(dict.fromkeys(methods))
-    own_length = any(key in told for key in LENGTHS)
+    own_length = any(key in told for key in LENGTH)
     time = budget if budget is not None or own_length else BUDGET
     place = Path(out) if out is not None else Path("runs") / f"compare-{_word(Path(absolute(data)).stem) or 'mine'}"
     tasks = []
@@ -177,9 +172,10 @@ def hold_contest(contest: Contest, *, data_root: Path | None, download: bool, co
         left = sum(not task.is_finished for task in tasks)
         length = "" if contest.seconds is None else f" of {duration(contest.seconds)} each"
         time = "" if contest.seconds is None else f", {duration(left * contest.seconds)} in all"
+        done = f"{len(tasks) - left} of them finished{time if left else ''}"
         display.note(
-            f"{_count(len(contest.methods), 'method')} with {_count(contest.num_seeds, 'seed')} on {contest.data}: "
-            f"{_count(len(tasks), 'run')}{length}, {len(tasks) - left} of them finished{time if left else ''}, in {out}"
+            f"{counted(len(contest.methods), 'method')} with {counted(contest.num_seeds, 'seed')} on {contest.data}: "
+            f"{counted(len(tasks), 'run')}{length}, {done}, in {out}"
         )
         shown = SweepDisplay(console, tasks, {task.cell.name: RunLength() for task in tasks})
         try:
@@ -248,8 +244,8 @@ def write_comparison(contest: Contest, failed: Mapping[str, str]) -> Compared:
     page = render_page(
         contest.out,
         title=f"Methods on {contest.data}",
-        note=f"{_count(len(contest.methods), 'method')} on the same pictures, each with "
-        f"{_count(contest.num_seeds, 'seed')}",
+        note=f"{counted(len(contest.methods), 'method')} on the same pictures, each with "
+        f"{counted(contest.num_seeds, 'seed')}",
         studies=[study],
         together=TOGETHER if records else "",
         cells=sorted(read_manifest(contest.out)["cells"].items()),
@@ -259,7 +255,7 @@ def write_comparison(contest: Contest, failed: Mapping[str, str]) -> Compared:
 
 def _row(title: str, records: Sequence[Record], tested: str) -> dict[str, Any]:
     """Means and deviations of what some runs say of their own features, or of others."""
-    votes = [((record.analysis.get("knn") or {}).get("accuracy") or {}).get(tested) for record in records]
+    votes = [(record.knn.get("accuracy") or {}).get(tested) for record in records]
     copies = [((record.copies.get("recall") or {}).get(tested) or {}).get("at_1") for record in records]
     found = {"knn": votes, "copies": copies}
     summaries = {key: summarise([value for value in values if is_number(value)]) for key, values in found.items()}
@@ -276,11 +272,8 @@ def _about(records: Sequence[Record]) -> dict[str, Any]:
 
 def _chance(records: Sequence[Record]) -> list[dict[str, Any]]:
     """What one has who always names the most frequent class of the test pictures."""
-    result = next((found for record in records if (found := record.result("knn")) is not None), None)
-    if result is None or not result.confusion:
-        return []
-    counts = [sum(row) for row in result.confusion]
-    return [{"method": "chance", "knn": {"mean": 100 * max(counts) / max(1, sum(counts)), "std": None}, "copies": None}]
+    known = next((value for record in records if is_number(value := record.knn.get("chance"))), None)
+    return [] if known is None else [{"method": TESTED["chance"], "knn": {"mean": known, "std": None}, "copies": None}]
 
 
 def _title(method: str) -> str:
@@ -295,11 +288,10 @@ def _notes(contest: Contest, rows: Sequence[Mapping[str, Any]], records: Any) ->
             f"Each run had {duration(contest.seconds)}, with all that comes before and after its steps; a method whose "
             f"steps take longer makes fewer of them, or has a smaller network."
         )
-    judged = [(record.analysis.get("knn") or {}).get("pictures") for record in records]
+    judged = [record.knn.get("pictures") for record in records]
     num, best = next((num for num in judged if num), None), next((row["knn"] for row in rows if row["knn"]), None)
-    if num and best:
-        share = best["mean"] / 100
-        error = 100 * math.sqrt(share * (1 - share) / num)
+    error = percent_error(best["mean"], num) if best else None
+    if num and error is not None:
         said.append(
             f"kNN on {num:,} test pictures: their choice alone makes the best row uncertain by {error:.1f} points."
         )
@@ -330,10 +322,6 @@ def show(compared: Compared, console: Console) -> None:
     for cell, reason in compared.failed.items():
         say(f"failed: {cell}: {reason}")
     say(f"report  {compared.path}")
-
-
-def _count(num: int, word: str) -> str:
-    return f"{num} {word}{'' if num == 1 else 's'}"
 
 
 def _word(text: str) -> str:

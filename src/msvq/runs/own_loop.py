@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from msvq.config.settings import Settings
-from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import SECTIONS, write_text
 from msvq.core.runtime import eval_mode
@@ -44,7 +43,6 @@ def save_run(
     backbone: str | None = None,
     method: str | None = None,
     overwrite: bool = False,
-    display: Display | None = None,
 ) -> None:
     """Write a run with this encoder to `out`; the arguments are those of `msvq.save_run`."""
     check_out(out, overwrite=overwrite)
@@ -55,7 +53,7 @@ def save_run(
     place = DataSettings(
         source=absolute(data), root=None if data_root is None else Path(data_root), size=size, test_size=size
     )
-    dataset = open_dataset(place, display=display)
+    dataset = open_dataset(place)
     with closing(dataset), locked(out):
         pictures = prepared(dataset, how)
         config = Settings(data=place, backbone=settings.for_size(size), method={"name": name})

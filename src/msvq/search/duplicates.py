@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from msvq.core.console import Display
+from msvq.core.console import Display, counted
 from msvq.core.errors import BadInput
 from msvq.data.decode import Unreadable, read_content
 from msvq.data.sources.base import EncodedSource, ImageSource, Positions
@@ -214,8 +214,8 @@ def _describe(index: Index, same: list[list[Row]], alike: list[list[Row]], notes
         words = "pictures that are alike" if number > len(same) else "copies of one picture"
         groups.append(Group(f"Group {number}: {len(members):,} {words}", "", cards))
     copies = sum(map(len, same))
-    words = "group" if len(same) == 1 else "groups"
-    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {len(same):,} {words}"
+    told = counted(len(same), "group")
+    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {told}"
     if not same:
         sentence = f"none of the {len(index):,} pictures in {index.source.title} is there twice"
     if alike:

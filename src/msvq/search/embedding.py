@@ -89,7 +89,7 @@ def embed_source(
     encoder: LoadedEncoder, data: str, *, split: str = "all", workers: int | None = None
 ) -> tuple[NDArray[np.float32], list[str], NDArray[np.int64], list[tuple[str, str]]]:
     """Features [N, d], names and labels of all readable pictures of a source; and the others, with the reason."""
-    source = Inputs(encoder.run or encoder.name, data, split=split).open_source()
+    source = Inputs(encoder, data, split=split).open_source()
     index = open_index(source, encoder, Display(), raw=True, workers=workers)
     names = [source.names[position] for position in index.kept.tolist()]
     return np.array(index.features), names, source.labels[index.kept], list(index.left_out)

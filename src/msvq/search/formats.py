@@ -110,10 +110,8 @@ def write_parquet(file: BinaryIO, table: Table, advance: Advance) -> None:
     """
     pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     viewer, thumbnails = table.viewer, encode_thumbnails(table.source, table.kept)
-    kinds, metadata = (
-        {"file": pa.string(), "label": pa.int64(), "class": pa.string()},
-        {"msvq": json.dumps(table.about)},
-    )
+    kinds = {"file": pa.string(), "label": pa.int64(), "class": pa.string()}
+    metadata = {"msvq": json.dumps(table.about)}
     if viewer is not None:
         near = pa.struct({"ids": pa.list_(pa.int64()), "distances": pa.list_(pa.float32())})
         image = pa.struct({"bytes": pa.binary(), "path": pa.string()})

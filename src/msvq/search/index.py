@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,7 @@ class Index:
     """Features of the readable pictures of a source."""
 
     source: ImageSource
-    features: NDArray[
-        np.float32
-    ]  # [M, d], of length 1, or as the encoder gives them where these were asked for; mapped
+    features: NDArray[np.float32]  # [M, d], mapped: of length 1, or as the encoder gives them where that was asked for
     kept: Positions  # [M]: their positions in the source
     skipped: dict[int, str]  # the other positions, and why
 
@@ -120,11 +119,17 @@ def open_index(
             f"note: features are not kept for the next command, since nothing can be written to {str(indexes())!r} "
             f"({error.strerror}); MSVQ_HOME names another place"
         )
-        folder = Path(tempfile.mkdtemp(prefix="msvq-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        index = read_or_make(folder)
+        index = read_or_make(_temporary_root())
     check_readable(source, index.skipped)
     return index
+
+
+@cache
+def _temporary_root() -> Path:
+    """Where this process keeps what it cannot keep in the cache, and finds it again."""
+    folder = Path(tempfile.mkdtemp(prefix="msvq-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _cache_of(source: ImageSource, encoder: LoadedEncoder, root: Path, wanted: str, display: Display) -> ArrayCache:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from msvq.config.adapt import fill_from_run
-from msvq.config.resolve import read_config
+from msvq.config.resolve import LENGTH, read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
@@ -23,7 +23,6 @@ from msvq.runs.encoder import state_dict_mismatch
 from msvq.runs.run_dir import WEIGHTS
 
 Mode = Literal["new", "resume", "auto", "overwrite"]
-LENGTH = ("train.epochs", "train.steps")  # of a run: it may grow
 
 
 def chosen_mode(*, resume: bool, auto_resume: bool, overwrite: bool) -> Mode:
