@@ -17,6 +17,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import to_csv, write_text
 from msvq.data.sources.base import EncodedSource, ImageSource
 from msvq.evaluate.diagnostics.collapse import SAME
+from msvq.evaluate.diagnostics.groups import spaced_rows
 from msvq.evaluate.diagnostics.health import spread
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
@@ -118,8 +119,7 @@ def has_collapsed(features: NDArray[np.float32]) -> bool:
     """Whether all pictures look the same to the encoder, by a sample of their unit features [N, d]."""
     if len(features) < 3:
         return False
-    rows = np.unique(np.linspace(0, len(features) - 1, min(SAMPLE, len(features))).astype(int))
-    return spread(torch.from_numpy(np.array(features[rows]))) < SAME
+    return spread(torch.from_numpy(np.array(features[spaced_rows(len(features), SAMPLE)]))) < SAME
 
 
 def make_card(index: Index, row: int, note: str) -> Card:

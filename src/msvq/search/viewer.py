@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from msvq.core.console import Display
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.evaluate.diagnostics.embedding_map import embed_in_plane, to_unit_square
+from msvq.evaluate.diagnostics.groups import spaced_rows
 from msvq.report.pictures import encode_picture
 from msvq.search.neighbours import nearest_neighbours
 from msvq.search.page import PORTION, QUALITY, decoding_side, shrink
@@ -41,7 +42,7 @@ def find_viewer_columns(features: NDArray[np.float32], display: Display) -> View
 
 def arrange(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Places [N, 2] of unit features in the unit square: alike ones lie close together."""
-    chosen = np.unique(np.linspace(0, len(features) - 1, min(ARRANGED, len(features))).astype(int))
+    chosen = spaced_rows(len(features), ARRANGED)
     fixed = np.array(features[chosen])
     with threadpool_limits(1, user_api="openmp"):  # t-SNE adds up in the order of its threads
         plane = to_unit_square(embed_in_plane(torch.from_numpy(fixed), seed=0))

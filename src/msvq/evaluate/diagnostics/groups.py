@@ -85,9 +85,13 @@ def assign(
     return np.concatenate([part.argmax(1) for part in parts]), np.concatenate([part.max(1) for part in parts])
 
 
+def spaced_rows(num: int, most: int) -> NDArray[np.int64]:
+    """At most so many of `num` rows, evenly spaced from the first to the last."""
+    return np.unique(np.linspace(0, num - 1, min(most, num)).astype(np.int64))
+
+
 def _sample(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    rows = np.unique(np.linspace(0, len(features) - 1, min(SAMPLE, len(features))).astype(int))
-    return np.array(features[rows])
+    return np.array(features[spaced_rows(len(features), SAMPLE)])
 
 
 # --- odd ones
