@@ -193,6 +193,15 @@ def test_a_compiled_run_may_go_on_without_a_compiler() -> None:
     assert changes_on_resume(begun, now) == [Change("train.compile", True, False, MayChange.UPKEEP)]
 
 
+def test_a_run_goes_on_though_its_method_has_got_an_option_since() -> None:
+    now = as_run(resolve(recipe="demo"))
+    begun = now.model_copy(update={"method": {k: v for k, v in now.method.items() if k != "projector_layers"}})
+    assert len(begun.method) < len(now.method)
+    assert changes_on_resume(begun, now) == changes_on_resume(now, begun) == []
+    wider = resolve(recipe="demo", overrides=["method.projector_layers=3"])
+    assert Change("method.projector_layers", 2, 3, None) in changes_on_resume(begun, as_run(wider))
+
+
 def test_a_run_keeps_its_optimiser() -> None:
     begun = as_run(resolve(recipe="demo", overrides=["data.limit=160", "train.optimiser=sgd"]))
     now = resolve(base=begun.model_dump(mode="json"), overrides=["train.optimiser=muon"])

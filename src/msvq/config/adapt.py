@@ -45,6 +45,15 @@ def fill_from_data(settings: Settings, data: ImageDataset, device: torch.device)
     )
 
 
+def fill_from_method(settings: Settings) -> Settings:
+    """The settings with every option of the method; one that is younger than a run did by its default what it did."""
+    method = METHODS.get(settings.method_name)
+    if method is None:  # code of one's own that is not loaded yet
+        return settings
+    options = method.check_options(settings.method_options)
+    return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
+
+
 def fill_from_run(settings: Settings, run: Settings) -> Settings:
     """The settings with what they leave to data and machine as a run has found it; paths as they are written down."""
     found, told = METHODS[settings.method_name].all_options(run.method), _method_options(settings)

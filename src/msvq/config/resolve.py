@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from msvq.config.adapt import fill_from_method
 from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, WARMUP, parse_budget
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
@@ -92,8 +93,7 @@ class Flags:
         _assign_all(values, assignments)
         settings = Settings.parse(values)
         check_backbone(settings.backbone)
-        options = METHODS[settings.method_name].check_options(settings.method_options)
-        return settings.model_copy(update={"method": {"name": settings.method_name, **options}})
+        return fill_from_method(settings)
 
     def _assignments(self) -> dict[str, Any]:
         """What they set, by key.path; the overrides have the last word."""

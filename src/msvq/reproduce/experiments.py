@@ -7,13 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from msvq.config.adapt import fill_from_run
+from msvq.config.adapt import fill_from_method, fill_from_run
 from msvq.config.resolve import read_config, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import FINISHED
 from msvq.core.schema import MayChange, Section, diff, parse_assignment
-from msvq.methods import METHODS
 from msvq.reproduce import paper
 
 MADE_BY = "msvq reproduce"
@@ -355,12 +354,8 @@ def decisive(settings: Settings) -> dict[str, Any]:
 
 
 def check_settings(cell: Cell, found: Settings, where: str, way_out: str) -> None:
-    """Raise if settings that a run had are not what the cell has now. What a run finds out itself is left open.
-
-    An option that is younger than the run did by its default what was done then.
-    """
-    options = METHODS[found.method_name].check_options(found.method_options)
-    found = found.model_copy(update={"method": {"name": found.method_name, **options}})
+    """Raise if settings that a run had are not what the cell has now. What a run finds out itself is left open."""
+    found = fill_from_method(found)
     for path, now, then, may_change in diff(fill_from_run(cell.settings(), found), found):
         if may_change not in FREE:
             raise BadInput(f"the cell {where} ran with another {path}: {then!r}, and it is {now!r} now; {way_out}")

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 from torch import nn
 
-from msvq.config.adapt import fill_from_run
+from msvq.config.adapt import fill_from_method, fill_from_run
 from msvq.config.resolve import LENGTH, read_config
 from msvq.config.settings import Settings
 from msvq.core.console import Display
@@ -113,6 +113,7 @@ def changes_on_resume(saved: Settings, now: Settings) -> list[Change]:
 
     A folder may have moved: whether its pictures are the same is for the caller to check. So may a file of code.
     """
+    saved, now = fill_from_method(saved), fill_from_method(now)
     moved: set[str] = set()
     if is_path(saved.data.source) and is_path(now.data.source):
         moved.add("data.source")
