@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -363,6 +364,27 @@ def test_a_bundled_name_is_an_encoder(
     (tmp_path / "tiny.safetensors").write_bytes(b"x" + (tmp_path / "tiny.safetensors").read_bytes()[1:])
     code, _, err = says("duplicates", "tiny", "--data", photos)
     assert code == 2 and "their checksum is not the one of the list" in " ".join(err.split())
+
+
+def test_the_encoder_of_a_run_is_taken_into_the_package(
+    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
+    take = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "bundle_encoder.py"))["bundle"]
+    (tmp_path / "index.json").write_text("[]")
+    small = ["backbone.name=resnet8", "backbone.width=4", "data.limit=320", "method.queue_size=64"]
+    run = msvq.pretrain(out=tmp_path / "run", recipe="demo", epochs=1, overrides=small)
+    knn = run.evaluate("knn").top1
+    for _ in range(2):  # the second time in place of the first
+        names = [path.name for path in take(run.path, "small")]
+    assert names == ["small.safetensors", "small.md", "index.json"]
+    (entry,) = pretrained.list_pretrained()
+    assert entry.knn == round(knn, 2) and entry.linear is None and entry.epochs == 1
+    ours, theirs = load_encoder("small").embed(pictures), load_encoder(run.path).embed(pictures)
+    assert np.abs(ours - theirs).max() < 2e-3 * np.abs(theirs).max()
+    card = (tmp_path / "small.md").read_text()
+    assert "trained by msvq on patterns for 1 epochs" in card and f"| {knn:.2f} |" in card
+    assert str(tmp_path) not in card
 
 
 # --- the hub
