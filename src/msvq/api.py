@@ -18,7 +18,7 @@ from msvq.core.console import Display, printed
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
 from msvq.evaluate.results import EvalResult
-from msvq.report.page import WRITTEN, report_on, summary, write_live_report, write_report
+from msvq.report.page import WRITTEN, is_report_final, report_on, summary, write_live_report, write_report
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
@@ -593,8 +593,6 @@ def pretrain(
         console=console or Console() if is_main_process() else Console(quiet=True),
         made_by=made_by,
     )
-    if not trained:
-        return load(out, backbone=backbone)
-    if is_main_process():
+    if is_main_process() and (trained or not is_report_final(Path(out))):  # it may have been killed before
         write_report(Path(out))
-    return Run(Path(out))
+    return Run(Path(out)) if trained else load(out, backbone=backbone)

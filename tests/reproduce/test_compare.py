@@ -86,8 +86,8 @@ def test_it_is_printed_and_a_page(contest: tuple[Path, Compared]) -> None:
     assert "4 test pictures: their choice alone makes the best row uncertain by" in text
     assert 'href="cells/simclr-s0/report.html"' in page and "arXiv 2305.05370" not in page
     assert 'href="runs.html"' in page and (out / "runs.html").is_file()
-    environment = json.loads((out / "cells" / "byol-s0" / "environment.json").read_text())
-    assert environment["made_by"] == "msvq compare"
+    for record in ("sweep.json", "cells/byol-s0/environment.json"):
+        assert json.loads((out / record).read_text())["made_by"] == "msvq compare"
 
 
 def copied(contest: tuple[Path, Compared], place: Path) -> Path:

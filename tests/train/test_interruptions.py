@@ -214,6 +214,13 @@ def test_auto_resume_starts_goes_on_and_leaves_a_finished_run_alone(
         codes.append(ended.value.code)
     assert codes == [130, 130, 0, 0]
     assert "is finished already" in capsys.readouterr().out
+    page = out / "report.html"
+    whole = page.read_bytes()
+    page.write_text("being judged")  # as it is if the run is killed just before its report
+    os.utime(page, (0, 0))
+    with pytest.raises(SystemExit):
+        main(words)
+    assert page.read_bytes() == whole
     for key in ("train.seed", "method.output_dim"):
         with pytest.raises(SystemExit) as ended:
             main([*words, "--set", f"{key}=7"])

@@ -58,6 +58,12 @@ def write_live_report(run: Path, standing: Standing) -> None:
     write_text(run / "report.html", render([read_record(run)], standing))
 
 
+def is_report_final(run: Path) -> bool:
+    """Whether the page was written when the run had been judged, not while it trained."""
+    page, judged = run / "report.html", run / "eval" / "analysis.json"
+    return page.is_file() and page.stat().st_mtime_ns >= judged.stat().st_mtime_ns
+
+
 def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
     """`msvq report`: the page of runs that a person names."""
     for run in runs:

@@ -168,7 +168,7 @@ def hold_contest(contest: Contest, *, data_root: Path | None, download: bool, co
     out, tasks, display = contest.out, contest.tasks, Display(console)
     check_out(out, contest.same)
     _check_pictures(contest, data_root, download=download, display=display)
-    with sweep_directory(out, contest.same, tasks):
+    with sweep_directory(out, contest.same, tasks, tasks[0].cell.made_by):
         left = sum(not task.is_finished for task in tasks)
         length = "" if contest.seconds is None else f" of {duration(contest.seconds)} each"
         time = "" if contest.seconds is None else f", {duration(left * contest.seconds)} in all"

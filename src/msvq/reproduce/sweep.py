@@ -64,7 +64,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def sweep_directory(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[None]:
+def sweep_directory(out: Path, scale: str, tasks: Sequence[Task], made_by: str = MADE_BY) -> Iterator[None]:
     """The directory of a sweep, for us alone, with no link in it through which other files would be written."""
     logs = [out / LOGS / name for name in (ERRORS, *(f"{task.cell.name}.log" for task in tasks))]
     for path in (out / CELLS, out / RESULTS, out / RESULTS / CELLS, out / LOGS, *logs):
@@ -73,7 +73,7 @@ def sweep_directory(out: Path, scale: str, tasks: Sequence[Task]) -> Iterator[No
         check_out(out, scale)  # another process may have been here since it was asked for
         if not (out / MANIFEST).is_file():
             there = {path.name: {"seconds": None} for path in sorted((out / CELLS).glob("*"))}  # nobody knows how long
-            _write_manifest(out, {"made_by": MADE_BY, "msvq": __version__, "scale": scale, "cells": there})
+            _write_manifest(out, {"made_by": made_by, "msvq": __version__, "scale": scale, "cells": there})
         yield
 
 

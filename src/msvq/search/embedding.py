@@ -69,7 +69,7 @@ def embed(
 
     viewer = None
     if pictures:
-        unit = open_index(source, encoder, display).features
+        unit = open_index(source, encoder, Display()).features  # made a moment ago: all is said
         if has_collapsed(unit):
             display.note("the encoder has collapsed, so neither the map nor the neighbours mean anything")
         viewer = find_viewer_columns(unit, display)
