@@ -1,6 +1,6 @@
 """Put the encoder of a finished run into the package: `python scripts/bundle_encoder.py runs/a NAME`.
 
-Its weights in half precision, its card and its line of the list go to src/msvq/runs/bundled.
+Its weights in half precision, its card and its line of the list go to src/msvq/model/bundled.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from pathlib import Path
 from msvq.core.errors import BadInput
 from msvq.core.files import write_atomically, write_text
 from msvq.evaluate.results import EvalResult, read_results
-from msvq.runs import pretrained
+from msvq.model import pretrained
 from msvq.runs.encoder import load_run_encoder, read_metadata, to_safetensors
 from msvq.runs.run_dir import open_run
 
@@ -65,7 +65,7 @@ def bundle(path: Path, name: str) -> list[Path]:
         licence=LICENCE,
         sha256=digest,
         file=f"{name}.safetensors",
-        encoder=known.model_copy(update={"weights_sha256": digest}),
+        encoder=known.model_dump(mode="json") | {"weights_sha256": digest},
     )
     rows = [f"| {result.protocol} | {result.data} | {result.top1:.2f} |" for result in results if not result.transfer]
     card = CARD.format(

@@ -15,7 +15,7 @@ from msvq.core.console import Display, duration
 from msvq.evaluate.knn import SIMILARITIES
 from msvq.preflight.estimate import Disk, Estimate, Memory, Time, _evaluation_bytes, _state_bytes, _time_evaluation
 from msvq.preflight.machine import available_memory, free_disk, group_limit, peak_memory
-from msvq.preflight.plan import advise, gigabytes, plan, shorter_commands
+from msvq.preflight.plan import advise, gigabytes, plan, pretrain_command, shorter_commands
 from msvq.preflight.trial_run import open_trial
 
 SMALL = ["backbone.width=4", "data.limit=128", "train.batch_size=64", "method.queue_size=64", "method.bn_splits=1"]
@@ -140,6 +140,13 @@ def test_less_of_a_batch_at_once() -> None:
     assert lines[0] == f"{start}--set train.accumulate=2 holds 1/2 of a step at once, some 16.0 GB"
     (line,) = advice(imagined(peak=30e9, available=10**9))
     assert "no part of a batch fits" in line
+
+
+def test_the_command_starts_from_the_same_weights() -> None:
+    asked = Flags(data="patterns", init="timm:test_resnet", epochs=2)
+    command = pretrain_command(asked, None, download=False)
+    words = "msvq pretrain --data patterns --init timm:test_resnet --epochs 2 --out runs/patterns"
+    assert command == words
 
 
 def test_a_shorter_run() -> None:

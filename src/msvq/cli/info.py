@@ -87,7 +87,7 @@ def pretrained(as_json: opt.AsJson = False) -> None:
 
     Accuracies are those of the frozen protocols on the data that they were trained on. Example: msvq pretrained
     """
-    from msvq.runs.pretrained import list_pretrained
+    from msvq.model.pretrained import list_pretrained
 
     found = list_pretrained()
     if as_json:

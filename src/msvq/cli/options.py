@@ -85,6 +85,14 @@ BackboneName = Annotated[
         "path/to/file.py:function. (default: the recipe's)"
     ),
 ]
+Init = Annotated[
+    str | None,
+    Option(
+        help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run or of an "
+        "export, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a name of 'msvq pretrained', or 'library': the "
+        "trained weights of --backbone, from the network. (default: fresh ones)"
+    ),
+]
 OwnBackbone = Annotated[
     str | None, Option("--backbone", help="path/to/file.py:function, if the run's backbone is code of your own.")
 ]

@@ -52,14 +52,7 @@ def pretrain(
         ),
     ] = None,
     backbone: opt.BackboneName = None,
-    init: Annotated[
-        str | None,
-        Option(
-            help="Weights that the backbone starts from: a file (.safetensors, .pth), the directory of a run or of an "
-            "export, timm:NAME, torchvision:NAME, hf:OWNER/NAME, a name of 'msvq pretrained', or 'library': the "
-            "trained weights of --backbone, from the network. (default: fresh ones)"
-        ),
-    ] = None,
+    init: opt.Init = None,
     recipe: opt.Recipe = None,
     epochs: opt.Epochs = None,
     budget: opt.Budget = None,
@@ -158,6 +151,7 @@ def plan(
     data_root: opt.Root = None,
     method: opt.MethodName = None,
     backbone: opt.BackboneName = None,
+    init: opt.Init = None,
     epochs: opt.Epochs = None,
     budget: opt.Budget = None,
     settings: opt.Overrides = None,
@@ -177,7 +171,7 @@ def plan(
     from msvq.preflight import plan as planning
 
     data = opt.one_source(pictures, data)
-    flags = Flags(recipe, data, data_root, method, backbone, epochs, budget, settings or [], device, precision)
+    flags = Flags(recipe, data, data_root, method, backbone, epochs, budget, settings or [], device, precision, init)
     report = planning.plan(flags, out=out, steps=steps, display=Display(Console(stderr=True)))
     _print_report(report, planning.show, as_json)
 

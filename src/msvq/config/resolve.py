@@ -25,6 +25,7 @@ from msvq.methods import METHODS
 from msvq.methods.external import register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
 from msvq.model.libraries import RANDOM, is_library
+from msvq.model.pretrained import find_pretrained
 
 MAX_DEPTH = 8  # blocks within blocks of a recipe
 LENGTH = ("train.epochs", "train.steps")  # of a run
@@ -215,6 +216,8 @@ def _take_network(values: dict[str, Any], start: str) -> str | None:
     elif (place / "config.json").is_file():
         with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever loads it tells what is wrong
             values["backbone"] = dict(json.loads((place / "config.json").read_bytes())["backbone"])
+    elif (listed := find_pretrained(start)) is not None and listed.encoder is not None:
+        values["backbone"] = {**listed.encoder["backbone"], "init": None}
     return None
 
 

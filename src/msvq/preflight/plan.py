@@ -20,7 +20,7 @@ from msvq.preflight.machine import free_disk
 from msvq.preflight.trial_run import fit_trial_to_budget
 
 # Flags of a command.
-TOLD = ("recipe", "data", "data_root", "method", "backbone", "epochs", "budget", "device", "precision")
+TOLD = ("recipe", "data", "data_root", "method", "backbone", "init", "epochs", "budget", "device", "precision")
 LONG = 12 * 3600.0  # seconds: longer than a night
 A_WHILE = 1800.0  # seconds that nobody waits for beside the machine
 BUDGETS = {"10m": 600.0, "20m": 1200.0, "1h": 3600.0, "8h": 28800.0}  # that are proposed instead

@@ -21,11 +21,12 @@ from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make
 from msvq.model.initial import match_state_dict, read_weights
 from msvq.model.libraries import RANDOM, is_library, library_input, library_weights
 from msvq.model.pooling import Pixels
+from msvq.model.pretrained import find_pretrained, list_pretrained
 from msvq.model.resnet import Stem
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze, load_run_encoder
 from msvq.runs.encoder_folder import CONFIG, HUB, ONNX, fetch_folder, fill, is_folder, load_folder
 from msvq.runs.encoder_folder import WEIGHTS as FOLDER_WEIGHTS
-from msvq.runs.pretrained import is_pretrained, list_pretrained, load_pretrained
+from msvq.runs.pretrained import load_pretrained
 from msvq.runs.run_dir import WEIGHTS, RunDir, open_run
 
 PIXELS = "pixels"
@@ -100,7 +101,8 @@ def _loader(name: str) -> Callable[[str], LoadedEncoder] | None:
         return lambda name: load_folder(fetch_folder(name.removeprefix(HUB)), name, None)
     if name == PIXELS:
         return _load_pixels
-    return load_pretrained if is_pretrained(name) else None
+    entry = find_pretrained(name)
+    return None if entry is None else lambda _: load_pretrained(entry)
 
 
 def _load_library(name: str) -> LoadedEncoder:
