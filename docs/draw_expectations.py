@@ -23,7 +23,7 @@ BLOCK = re.compile(r"(?<=<!-- made by docs/draw_expectations.py -->\n).*?(?=<!--
 
 INK, SOFT, PAPER, LINES = "#1d2230", "#667085", "#fbfaf7", "#d9dbe1"
 CONTENDERS = {
-    "budget": ("the tool", "#b5471f"),
+    "budget": ("msvq with a budget", "#b5471f"),
     "ours": ("MSVQ as in the paper", "#1b6b6f"),
     "mocov2": ("our MoCoV2 at the same recipe", "#8a6d1f"),
     "lightly-simclr": ("lightly's SimCLR", "#6b2d5c"),
@@ -86,7 +86,7 @@ def leaders(found: dict[str, dict[float, list[float]]]) -> dict[float, str]:
 
 
 def make_block(runs: list[Run]) -> str:
-    """What stands between the marks of the page: the table, who leads, and what the tool trained."""
+    """What stands between the marks of the page: the table, who leads, and what msvq trained."""
     if not runs:
         return "No run is measured yet.\n"
     return "\n".join(
@@ -116,7 +116,7 @@ def table(runs: list[Run]) -> str:
 
 
 def tell(runs: list[Run]) -> str:
-    """Sentences: who leads when, and which networks the tool took."""
+    """Sentences: who leads when, and which networks msvq took."""
     lines = []
     for name, ones in by(pictures, runs).items():
         leading = leaders(finals(ones))
@@ -126,7 +126,7 @@ def tell(runs: list[Run]) -> str:
         taken = by(lambda run: run["pace"]["network"], [run for run in ones if run["contender"] == "budget"])
         for network, theirs in taken.items():
             when = ", ".join(f"{minutes:g}" for minutes in dict.fromkeys(run["minutes"] for run in theirs))
-            lines.append(f"- {name}: the tool took {network} for {when} min.")
+            lines.append(f"- {name}: msvq took {network} for {when} min.")
     return "\n".join(lines) + "\n"
 
 

@@ -3,14 +3,14 @@
 What is tried elsewhere, file by file:
   pickles in .npy and .npz                tests/data/test_arrays.py
   pickles in CIFAR batches                tests/data/test_benchmarks.py (test_a_batch_cannot_run_code)
-  pickles in last.ckpt on --resume        tests/train/test_checkpoint.py (test_a_checkpoint_cannot_run_code)
+  pickles in last.ckpt on --resume        tests/runs/test_checkpoint.py (test_a_checkpoint_cannot_run_code)
   file.py:Class in a recipe, on --resume  tests/methods/test_external.py
   file.py:function as a backbone, weights
   from the network, in a recipe           tests/test_any_backbone.py
   pickles as weights to start from        tests/model/test_initial.py
   ../, absolute names, links and devices
   in tar and zip                          tests/data/test_download.py (test_no_archive_writes_outside_its_folder)
-  links out of a run directory            tests/test_directory.py
+  links out of a run directory            tests/runs/test_run_dir.py
   pictures: bombs, formats that start
   programs, pipes, links to themselves    tests/data/test_decode.py
   links in circles, pipes in folders      tests/data/test_folders.py

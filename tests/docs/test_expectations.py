@@ -86,12 +86,12 @@ def test_what_a_plan_promises_was_measured() -> None:
 def test_the_leader_is_bold_where_several_were_measured() -> None:
     block = make_block(RUNS_OF_A_FEW)
     first, second = block.split("On B, 2 threads, bf16 not native:")
-    assert "| the tool | 48.2 | **60.0, 61.0** | 70.1 |" in first
+    assert "| msvq with a budget | 48.2 | **60.0, 61.0** | 70.1 |" in first
     assert "| MSVQ as in the paper |  | 41.3 |  |" in first
     assert "| lightly's BYOL |  |  | **71.2** |" in first
     assert "- CIFAR-10, 10 classes, 32 px: lightly's BYOL leads after 480 min." in first
-    assert "- CIFAR-10, 10 classes, 32 px: the tool took resnet14 width 64 for 480 min." in first
-    assert "| **Tiny ImageNet, 40 classes, 64 px** | | | |\n| the tool |  | 21.4 |  |" in first
+    assert "- CIFAR-10, 10 classes, 32 px: msvq took resnet14 width 64 for 480 min." in first
+    assert "| **Tiny ImageNet, 40 classes, 64 px** | | | |\n| msvq with a budget |  | 21.4 |  |" in first
     assert "leads" not in second
 
 
@@ -100,7 +100,7 @@ def test_what_whitening_is_worth_stands_below_for_all() -> None:
     for one, plain in zip(runs, (66.0, 67.0, 50.0), strict=True):
         one["curve"][-1] |= {"knn_plain": plain, "knn_whitened": 75.0}
     block = make_block([*runs, run("ours", 10, 40.0)])
-    assert "| CIFAR-10, 10 classes, 32 px | the tool | 10 | 66.5 | 75.0 |" in block
+    assert "| CIFAR-10, 10 classes, 32 px | msvq with a budget | 10 | 66.5 | 75.0 |" in block
     assert "| CIFAR-10, 10 classes, 32 px | lightly's BYOL | 10 | 50.0 | 75.0 |" in block
     assert "| MSVQ as in the paper | 10 |" not in block
 

@@ -68,7 +68,11 @@ Budget = Annotated[
     ),
 ]
 Recipe = Annotated[
-    str | None, Option(help="Name of a recipe or a YAML file of settings. (default: the data set's own)")
+    str | None,
+    Option(
+        help="Name of a recipe or a YAML file of settings. (default: the data set's own; fast with a budget; folder "
+        "for your own pictures with --epochs)"
+    ),
 ]
 Pictures = Annotated[
     str | None, Argument(metavar="[PICTURES]", help="The same as --data, without the word.", show_default=False)

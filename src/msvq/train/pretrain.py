@@ -96,6 +96,11 @@ def pretrain(
         with errors_on_all_ranks():  # when the main process has put the checkpoints in order
             saved = open_saved(out, display) if mode == "resume" else None
             config = flags.settings(base=None if saved is None else saved.settings.model_dump(mode="json"))
+            if saved is not None and flags.budget is not None:
+                display.note(
+                    f"note: --budget is for a new run; this one keeps its {saved.state['total_steps']:,} steps, and "
+                    f"--set train.steps=N makes it longer"
+                )
             if automatic and saved is not None and saved.finished and saved.same_training_as(config):
                 display.note(f"the run in {out} is finished already")
                 return False
