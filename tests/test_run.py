@@ -33,6 +33,18 @@ def test_a_loaded_run_is_the_same(run: msvq.Run) -> None:
     assert "msvq on patterns" in repr(loaded)
 
 
+def test_a_run_whose_accuracy_was_no_number_is_shown(
+    run: msvq.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copytree(run.path, tmp_path / "x")
+    with (tmp_path / "x" / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"kind": "eval", "step": 9, "epoch": 9, "knn_top1": None}) + "\n")
+    assert "kNN" in repr(msvq.load("~/x"))
+    finished = msvq.pretrain(out="~/y", data="patterns", epochs=1, overrides=SMALL)
+    assert finished.path == tmp_path / "y" and not Path("~").exists()
+
+
 def test_the_encoder_is_ready_to_use(run: msvq.Run) -> None:
     encoder = msvq.load(run.path).encoder
     assert not encoder.training

@@ -197,7 +197,7 @@ class Finder:
 
         return self._look(find_duplicates, options, threshold=threshold, into=_optional_path(into))
 
-    def outliers(self, *, num: int = 50, **options: Unpack[LookOptions]) -> "Outliers":
+    def outliers(self, *, num: int | None = None, **options: Unpack[LookOptions]) -> "Outliers":
         """The pictures least like all others, and why."""
         from msvq.search.outliers import find_outliers
 
@@ -278,7 +278,7 @@ class Run(Finder, RunDir):
     """A finished or running pre-training: what `msvq.pretrain` returns and `msvq.load` opens."""
 
     def __repr__(self) -> str:
-        scores = [line["knn_top1"] for line in self.metrics() if "knn_top1" in line]
+        scores = [line["knn_top1"] for line in self.metrics() if line.get("knn_top1") is not None]
         knn = f", kNN {scores[-1]:.1f} %" if scores else ""
         return f"Run({str(self.path)!r}: {self.config.method_name} on {self.config.data.source}{knn})"
 
@@ -494,9 +494,10 @@ def save_run(
     were fed to it. `backbone`: what builds the network again, where it is no ResNet of the package: "timm:NAME",
     "torchvision:NAME", or "file.py:NAME", a function or class there. `method`: what to call the loop.
     """
+    out = expanduser(out)
     save_own_run(
         encoder,
-        Path(out),
+        out,
         data=str(data),
         size=size,
         mean=mean,
@@ -506,7 +507,7 @@ def save_run(
         method=method,
         overwrite=overwrite,
     )
-    write_report(Path(out))
+    write_report(out)
     return load(out, backbone=backbone)
 
 
@@ -584,9 +585,10 @@ def pretrain(
         precision=precision,
         compile=compile,
     )
+    out = expanduser(out)
     trained = training.pretrain(
         flags,
-        Path(out),
+        out,
         mode=chosen_mode(resume=resume, auto_resume=auto_resume, overwrite=overwrite),
         download=download,
         loggers=loggers,
@@ -595,6 +597,6 @@ def pretrain(
         console=console or Console() if is_main_process() else Console(quiet=True),
         made_by=made_by,
     )
-    if is_main_process() and (trained or not is_report_final(Path(out))):  # it may have been killed before
-        write_report(Path(out))
-    return Run(Path(out)) if trained else load(out, backbone=backbone)
+    if is_main_process() and (trained or not is_report_final(out)):  # it may have been killed before
+        write_report(out)
+    return Run(out) if trained else load(out, backbone=backbone)

@@ -4,8 +4,19 @@ from typing import Any
 
 import pytest
 
-from msvq.config.budget import CAREFUL, CROPS, EXPECTED, LADDER, choices, expectation, fix_length, parse_budget
+from msvq.config.budget import (
+    CAREFUL,
+    CROPS,
+    EXPECTED,
+    LADDER,
+    choices,
+    expectation,
+    fix_length,
+    limit_warmup,
+    parse_budget,
+)
 from msvq.config.resolve import Flags, resolve
+from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 
 FAST = resolve(recipe="fast")
@@ -91,6 +102,24 @@ def test_what_is_named_stays(flags: dict[str, Any], kept: dict[str, Any]) -> Non
             section, _, key = path.partition(".")
             there = settings.method_name if section == "method" else getattr(getattr(settings, section), key)
             assert there == value
+        assert Settings.parse(settings.model_dump(mode="json")) == settings  # as config.yaml will be read
+
+
+def test_a_rate_that_the_other_optimiser_cannot_mean_is_refused() -> None:
+    told = Flags(data="cifar10", budget="1h", backbone="timm:test_vit", overrides=["train.base_lr=0.05"])
+    with pytest.raises(BadInput, match="base_lr of adamw is at most 0.02"):
+        choices(told.settings(), 3600, (32, 32), keep=told.named)
+
+
+def test_crops_of_tiny_pictures_are_crops_still() -> None:
+    assert choices(FAST, 3600, (8, 8), keep=())[0].settings.train.resolution == [(0.0, 8), (0.5, 8)]
+
+
+def test_the_warm_up_of_a_run_of_few_steps_is_a_tenth_of_it() -> None:
+    steps = resolve(data="cifar10", overrides=["train.steps=1000"])
+    assert steps.train.warmup_epochs == 5
+    assert limit_warmup(steps, 195).train.warmup_epochs == pytest.approx(100 / 195, abs=1e-4)
+    assert limit_warmup(steps, 10).train.warmup_epochs == 5
 
 
 @pytest.mark.parametrize("network", ["resnet18", "timm:test_vit"])

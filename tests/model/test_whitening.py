@@ -1,6 +1,7 @@
 """The layer that whitens features: against a slow reference, in and out of training, and through every door."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import msvq
 from msvq.config.build import build_method
 from msvq.data.sources import open_dataset
 from msvq.evaluate.diagnostics.health import measure_health
+from msvq.evaluate.features import feature_function, fit_whitening
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import RIDGE, Whitened, Whitening, without_whitening
 from msvq.runs.encoder import load_run_encoder
@@ -52,6 +54,30 @@ def test_features_end_up_centred_and_of_like_variance_in_all_directions() -> Non
     before = torch.linalg.eigvalsh(torch.cov(features.T))
     after = torch.linalg.eigvalsh(covariance)
     assert after[-1] / after[0] < before[-1] / before[0] / 3
+
+
+def test_it_can_be_undone() -> None:
+    features, layer = correlated(), Whitening(6)
+    layer.fit(features)
+    torch.testing.assert_close(layer.undo(layer(features)).float(), features, rtol=1e-3, atol=1e-3)
+
+
+def test_a_checkpoint_between_two_looks_has_the_layer_of_its_own_features(tmp_path: Path) -> None:
+    def stop(line: Mapping[str, Any]) -> None:
+        if line["step"] == 9:
+            raise ValueError("enough")
+
+    options = [*OVERRIDES, "data.limit=160", "backbone.whiten=true", "evaluate.every=99", "train.log_every=1"]
+    with pytest.raises(ValueError, match="enough"):
+        msvq.pretrain(out=tmp_path / "run", method="simclr", precision="fp32", overrides=options, callbacks=[stop])
+    encoder = msvq.load(tmp_path / "run").encoder
+    assert isinstance(encoder, Whitened)
+    data = open_dataset(msvq.load(tmp_path / "run").config.data)
+    fresh = copy.deepcopy(encoder)
+    fresh.whitening = Whitening(encoder.feature_dim)
+    fit_whitening(fresh, feature_function(data, torch.device("cpu"), "fp32"), data.train)
+    torch.testing.assert_close(encoder.whitening.weight, fresh.whitening.weight)
+    torch.testing.assert_close(encoder.whitening.bias, fresh.whitening.bias)
 
 
 @pytest.mark.parametrize("features", [torch.ones(10, 4), torch.full((10, 4), torch.nan), torch.zeros(0, 4)])

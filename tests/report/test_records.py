@@ -66,6 +66,14 @@ def test_beside_a_run_in_its_first_epoch_all_are_drawn_by_steps(tmp_path: Path) 
     assert records[0].curve("loss", "step", in_steps=True)[-1] == (90, 4.1)
 
 
+def test_a_run_that_ends_within_an_epoch_is_drawn_to_scale(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    change_log(run, lambda line: {**line, "step": 80} if line["step"] == 99 else line)  # of 3 epochs of 33
+    record = read_record(run)
+    assert record.steps_per_epoch == 33
+    assert [round(epoch, 2) for epoch, _ in record.curve("knn_top1")][-2:] == [2, round(80 / 33, 2)]
+
+
 def test_the_spread_that_is_shown_does_not_depend_on_the_width(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", names=())
     more = {"feature_std": 0.01, "embedding_std": 0.02, "embedding_spread": 0.75}  # as a run logs them

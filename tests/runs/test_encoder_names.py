@@ -325,6 +325,21 @@ def test_without_labels_what_can_be_compared_is(says: Says, tmp_path: Path) -> N
     assert "neighbours in common" in " ".join(says(*words, "--beside", "pixels")[1].split())
 
 
+def test_a_file_of_a_whitened_network_of_a_library_keeps_its_whitening(
+    tmp_path: Path, pictures: NDArray[np.uint8]
+) -> None:
+    settings = BackboneSettings(name="timm:test_resnet", whiten=True)
+    torch.manual_seed(0)
+    network = make_backbone(settings, 160).eval()
+    network.load_state_dict({key: torch.rand_like(value.float()) for key, value in network.state_dict().items()})
+    save_file({key: value.contiguous() for key, value in network.state_dict().items()}, tmp_path / "x.safetensors")
+    encoder = load_encoder(tmp_path / "x.safetensors", backbone="timm:test_resnet")
+    assert encoder.backbone.whiten
+    view = encoder.preprocessing.view(torch.from_numpy(pictures[:2]))
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder.network(view), network(view))
+
+
 # --- those that come with the package
 
 

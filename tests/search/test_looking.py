@@ -7,19 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from tests.search.conftest import NUM, Says, save_arrays
 
 import msvq
+from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import to_csv
 from msvq.data.patterns import make_patterns
 from msvq.evaluate.diagnostics.groups import assign, choose_num, explain, find_centres, robust_deviations
+from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.whitening import Whitened, without_whitening
+from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
 from msvq.search.classifier import LinearClassifier, fit_classifier, load_classifier, out_of_fold, save_classifier
 from msvq.search.clusters import cluster_pictures
 from msvq.search.findings import has_collapsed
-from msvq.search.index import unit_rows
+from msvq.search.index import open_index, unit_rows
 from msvq.search.inputs import Inputs
 from msvq.search.mislabelled import judge_labels, neighbour_votes
 from msvq.search.selection import choose_pool, farthest_first
@@ -282,15 +287,36 @@ def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path
 def test_a_collapsed_encoder_is_refused(
     says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("msvq.search.findings.has_collapsed", lambda features: True)
+    monkeypatch.setattr("msvq.search.findings.has_collapsed", lambda encoder, index: True)
     code, _, error = says("outliers", small_run.path, "--data", photos)
     assert code == 2
     assert "the encoder has collapsed" in error
 
 
-def test_equal_features_are_a_collapse() -> None:
-    assert has_collapsed(np.tile(np.array([[0.6, 0.8]], np.float32), (50, 1)))
-    assert not has_collapsed(blobs(50)[0])
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("noise", [1e-6, 1.0])
+def test_features_that_hardly_differ_are_a_collapse(photos: Path, whiten: bool, noise: float) -> None:
+    """A whitening makes them differ as much as any."""
+    torch.manual_seed(0)
+    settings = BackboneSettings(name="resnet8", width=4, stem="small", whiten=whiten)
+    network = make_backbone(settings, 32).eval()
+    backbone = without_whitening(network)
+    backbone.register_forward_hook(lambda module, inputs, output: 1 + noise * output)
+    how = Preprocessing(size=32, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    if isinstance(network, Whitened):
+        with torch.no_grad():
+            network.whitening.fit(backbone(how.view(torch.from_numpy(np.array(make_patterns(64, seed=0)[0])))))
+    encoder = LoadedEncoder(
+        "mine", freeze(network), how, settings, train_size=32, feature_dim=network.feature_dim, method="x", data="y"
+    )
+    source = Inputs(encoder, str(photos)).open_source()
+    index = open_index(source, encoder, Display())
+    assert has_collapsed(encoder, index) == (noise < 1)
+
+
+def test_of_few_pictures_all_are_listed(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    code, said, _ = says("outliers", small_run.path, "--data", photos, "--json")
+    assert code == 0 and len(json.loads(said)["rows"]) == NUM
 
 
 def test_names_of_strangers_are_text_everywhere(says: Says, small_run: msvq.Run, photos: Path) -> None:
@@ -304,7 +330,10 @@ def test_names_of_strangers_are_text_everywhere(says: Says, small_run: msvq.Run,
     assert code == 0
     assert "\x1b" not in said + page.read_text() + out.read_text()
     assert "<script>" not in page.read_text() and "<b>beach" not in page.read_text()
-    assert all(not cell.startswith("=") for row in csv.reader(out.open()) for cell in row)
+    features = photos.parent / "features.csv"
+    assert says("embed", small_run.path, "--data", photos, "--out", features)[0] == 0
+    for file in (out, features):
+        assert all(not cell.startswith("=") for row in csv.reader(file.open()) for cell in row)
 
 
 def test_a_cell_is_never_a_formula_and_numbers_stay_numbers() -> None:

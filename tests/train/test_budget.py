@@ -1,9 +1,10 @@
 """A run that fits the time there is: the pace is taken, the steps are fixed, and what cannot be is said."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from msvq.config.budget import LADDER
 from msvq.config.resolve import Flags
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
+from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
 from msvq.train.budget import Fitted, Pace, fit_to_budget, in_minutes, stages
@@ -27,18 +29,18 @@ SMALL = ["data.limit=128", "data.size=16", "data.test_size=16", "train.batch_siz
 def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fitted]:
     """Fits a run on a few patterns to a number of seconds that does not pass."""
 
-    def fit_run(seconds: float, *words: str) -> Fitted:
-        flags = Flags(data="patterns", budget="1h", overrides=[*SMALL, *words])
+    def fit_run(seconds: float, *words: str, spent: Callable[[], float] = lambda: 0.0, **named: Any) -> Fitted:
+        flags = Flags(data="patterns", budget="1h", overrides=[*SMALL, *words], **named)
         settings = flags.settings()
         data = open_dataset(settings.data)
         trial = partial(open_trial, data, CPU, flags.kept(settings))
-        return fit_to_budget(settings, data, lambda: seconds, keep=flags.named, trial=trial)
+        return fit_to_budget(settings, data, seconds, spent, keep=flags.named, trial=trial)
 
     return fit_run
 
 
 def test_the_steps_are_those_that_the_pace_allows(fit: Callable[..., Fitted]) -> None:
-    settings, pace, num_steps, _ = fit(60.0, "backbone.width=4")
+    settings, pace, num_steps, *_ = fit(60.0, "backbone.width=4")
     assert settings.train.steps == num_steps
     assert [stage.size for stage, _ in pace.stages] == [8, 12]
     assert sum(stage.share for stage, _ in pace.stages) == pytest.approx(1)
@@ -75,6 +77,45 @@ def test_time_for_less_than_an_epoch_is_refused(fit: Callable[..., Fitted]) -> N
         fit(1.0, "backbone.width=4")
 
 
+def test_what_is_spent_before_counts(fit: Callable[..., Fitted], monkeypatch: pytest.MonkeyPatch) -> None:
+    def imagined(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pace:
+        clock.append(60.0)  # a minute for each network that is tried
+        pace = 0.01 if settings.backbone.name == "resnet8" else 1.0
+        return Pace([(stages(trainer)[0]._replace(share=1.0), pace)], 0.0001, 0.0, 4, busy=False)
+
+    monkeypatch.setattr("msvq.train.budget.measure_pace", imagined)
+    clock: list[float] = []
+    fitted = fit(600.0, spent=lambda: sum(clock))
+    assert len(clock) == 2 and fitted.settings.backbone.name == "resnet8"
+    assert fitted.num_steps * fitted.pace.step == pytest.approx(480.0, abs=1)
+    clock = [30.0]
+    with pytest.raises(BadInput, match=r"give --budget 3m or more"):  # 150 s are gone by then
+        fit(60.0, spent=lambda: 2 * sum(clock) - 30)
+
+
+def test_pictures_that_have_to_be_waited_for_make_a_step_longer(
+    fit: Callable[..., Fitted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = Loader.epoch
+
+    def slow(self: Loader, *place: Any, **more: Any) -> Iterator[Any]:
+        for batch in epoch(self, *place, **more):
+            time.sleep(0.2)
+            yield batch
+
+    monkeypatch.setattr(Loader, "epoch", slow)
+    assert fit(600.0, "backbone.width=4").pace.step >= 0.2
+
+
+def test_a_plan_promises_only_what_was_measured(fit: Callable[..., Fitted]) -> None:
+    usual, named = fit(60.0), fit(60.0, backbone="resnet14")
+    other = fit(60.0, "method.queue_size=64", method="mocov2")
+    assert any("the largest network" in line for line in usual.describe())
+    assert any("% kNN on CIFAR-10" in line for line in usual.describe())
+    for fitted in (named, other):
+        assert not any("% kNN on CIFAR-10" in line or "the largest" in line for line in fitted.describe())
+
+
 def test_a_budget_that_is_named_as_too_short_is_named_with_one_that_is_not() -> None:
     assert [in_minutes(seconds) for seconds in (5, 60, 170, 3600)] == ["10s", "70s", "4m", "67m"]
 
@@ -109,5 +150,8 @@ def test_a_budget_trains_to_its_end_and_its_settings_repeat_it(
     ]
     assert untimed[0] == untimed[1]
     # The command in a job queue: what was fixed at the start counts.
-    msvq.pretrain(out=run.path, data="patterns", budget="30s", overrides=SMALL, auto_resume=True)
-    assert "is finished already" in capsys.readouterr().out
+    for recipe in (None, "fast"):
+        msvq.pretrain(out=run.path, data="patterns", recipe=recipe, budget="30s", overrides=SMALL, auto_resume=True)
+        said = capsys.readouterr().out
+        assert "is finished already" in said
+        assert f"note: --budget is for a new run; this one keeps its {steps:,} steps" in " ".join(said.split())

@@ -129,7 +129,7 @@ def duplicates(
 @over_pictures
 def outliers(
     inputs: "Inputs",
-    num: Annotated[int, Option(help="How many pictures to list.", min=1)] = 50,
+    num: Annotated[int | None, Option(help="How many pictures to list. (default: 50)", min=1)] = None,
     **outputs: Any,
 ) -> "Findings":
     """Find the pictures that are least like all others, and why.

@@ -8,12 +8,14 @@ from msvq.config.settings import OTHER_OPTIMISERS, Settings, parse_time
 from msvq.core.errors import BadInput
 
 RECIPE = "fast"  # what a budget trains by, unless another recipe is named
+METHOD = "simclr"  # of that recipe
 DEFAULT = "20m"  # for a folder, where nothing is said of time
 OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
 BY_RECIPE = {*OF_NETWORK, "train.resolution", "train.optimiser"}  # what a recipe that is named decides
 # (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in
 # those of three quarters, which show parts of a picture enlarged, things are as large as in a whole one.
 CROPS = ((0.0, 0.5), (0.5, 0.75))
+SMALLEST = 8  # pixels of a crop
 WARMUP = 0.1  # share of the run in which the rate rises
 CAREFUL = 0.1  # of the rate, where a run goes on from trained weights, so that it keeps them (docs/research-log.md)
 MOST_LOOKS, LOOKING = 20, 0.04  # at the run on its way, and the share of its time that they may take
@@ -67,7 +69,9 @@ def choices(settings: Settings, seconds: float, sizes: tuple[int, int], *, keep:
     changes: dict[str, Any] = {}
     if settings.backbone.is_resnet:
         size, test_size = sizes
-        changes["train.resolution"] = [(share, min(size, 4 * round(part * test_size / 4))) for share, part in CROPS]
+        changes["train.resolution"] = [
+            (share, min(size, max(SMALLEST, 4 * round(part * test_size / 4)))) for share, part in CROPS
+        ]
     elif "train.optimiser" not in keep:  # Muon was tried on ResNets alone
         changes |= {"train.optimiser": "adamw"}
         changes |= {f"train.{key}": value for key, value in OTHER_OPTIMISERS["adamw"].items()}
@@ -95,6 +99,12 @@ def fix_length(settings: Settings, steps: int, steps_per_epoch: int, *, looks: i
     return changed(settings, changes, keep=keep)
 
 
+def limit_warmup(settings: Settings, steps_per_epoch: int) -> Settings:
+    """Settings of a run of so many steps as they name, in which the rate rises for a tenth of it at most."""
+    most = round(WARMUP * (settings.train.steps or 0) / steps_per_epoch, 4)
+    return changed(settings, {"train.warmup_epochs": min(settings.train.warmup_epochs, most)})
+
+
 def changed(settings: Settings, changes: Mapping[str, Any], *, keep: Collection[str] = ()) -> Settings:
     """The settings with other values by section.key, but for what is to be kept."""
     sections: dict[str, dict[str, Any]] = {}
@@ -102,6 +112,5 @@ def changed(settings: Settings, changes: Mapping[str, Any], *, keep: Collection[
         if path not in keep:
             section, _, key = path.partition(".")
             sections.setdefault(section, {})[key] = value
-    return settings.model_copy(
-        update={name: getattr(settings, name).model_copy(update=values) for name, values in sections.items()}
-    )
+    values = settings.model_dump()
+    return Settings.parse(values | {name: {**values[name], **keys} for name, keys in sections.items()})

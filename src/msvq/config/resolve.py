@@ -66,7 +66,8 @@ class Flags:
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
         """The complete settings that they ask for. `base`: plain values instead of a recipe, unless one is named."""
         assignments = self._assignments()
-        if base is not None and self.recipe is None:
+        goes_on = base is not None and (self.recipe is None or self.seconds is not None)  # by what a budget has fitted
+        if base is not None and goes_on:
             values = {key: _unshared(value) for key, value in base.items()}
         else:
             source = str(assignments.get("data.source") or "patterns")
@@ -83,7 +84,7 @@ class Flags:
             network = _take_network(values, str(assignments["backbone.init"]))
         _choose_backbone(values, network)
         _choose_optimiser(values, assignments.get("train.optimiser"))
-        from_recipe = base is None or self.recipe is not None
+        from_recipe = not goes_on
         begun = str(values["backbone"].get("init"))
         remote = begun == LIBRARY or is_library(begun) or begun.startswith(PREFIX)
         if from_recipe and remote and "backbone.init" not in assignments:

@@ -60,11 +60,12 @@ def write_text(path: Path, text: str) -> None:
 def to_csv(rows: Iterable[Iterable[object]]) -> str:
     """Rows as the text of a CSV file, in letters that any file takes; what a spreadsheet would compute stays text."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 
-def _cell(value: object) -> str:
+def csv_cell(value: object) -> str:
+    """A value as text; what a spreadsheet would compute gets a mark before it."""
     shown = "" if value is None else printable(str(value))
     return f"'{shown}" if isinstance(value, str) and shown.startswith(FORMULA) else shown
 

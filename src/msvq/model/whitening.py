@@ -44,6 +44,10 @@ class Whitening(nn.Module):
         self.weight.copy_(weight)
         self.bias.copy_(-weight @ values.mean(0))
 
+    def undo(self, whitened: Tensor) -> Tensor:
+        """The features that were whitened, in fp64."""
+        return torch.linalg.solve(self.weight.double(), (whitened.double() - self.bias.double()).T).T
+
     def forward(self, features: Tensor) -> Tensor:
         """In fp32: what lies along small variances would be lost in less."""
         if torch.is_autocast_enabled(features.device.type):

@@ -89,7 +89,7 @@ def fit_trial_to_budget(
         data = _find_data(settings, display)
         with closing(data.dataset) as dataset, display.busy("taking the pace of this machine"):
             trial = partial(training.open_trial, dataset, resolve_device(settings.train.device), keep)
-            return fit_to_budget(settings, dataset, lambda: seconds, keep=named, trial=trial)
+            return fit_to_budget(settings, dataset, seconds, lambda: 0.0, keep=named, trial=trial)
 
 
 @contextmanager

@@ -134,10 +134,11 @@ class Record:
     def curve(self, key: str, kind: str = "eval", *, in_steps: bool = False) -> Points:
         """(epoch, value) of a key of the log, dots for keys of keys; steps become parts of epochs, or stay."""
         lines = [line for line in self.metrics if line.get("kind") == kind and is_number(_dig(line, key))]
-        if kind == "step":
-            length = None if in_steps else self.steps_per_epoch
-            return [(line["step"] / (length or 1.0), float(_dig(line, key))) for line in lines]
-        return [(float(line["epoch"]), float(_dig(line, key))) for line in lines]
+        length = 1.0 if in_steps else self.steps_per_epoch or (1.0 if kind == "step" else None)
+        return [
+            (float(line["epoch"]) if length is None else line["step"] / length, float(_dig(line, key)))
+            for line in lines
+        ]
 
     def values(self, key: str, kind: str = "eval") -> list[float]:
         """The same without the epochs; 15.55 is logged as 15.549999, and would be told as 15.5 beside 15.6."""
@@ -151,8 +152,8 @@ class Record:
     @property
     def steps_per_epoch(self) -> float | None:
         """Steps in an epoch; None while the first is not over, and its length not known."""
-        whole = [line for line in self.metrics if line.get("kind") == "epoch" and line.get("epoch")]
-        return float(whole[-1]["step"] / whole[-1]["epoch"]) if whole else None
+        ends = [line for line in self.metrics if line.get("kind") == "epoch" and line.get("epoch")]
+        return max((float(line["step"] / line["epoch"]) for line in ends), default=None)  # the last may be cut short
 
     @property
     def total_steps(self) -> int | None:

@@ -22,6 +22,7 @@ from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, check_source, open_dataset
 from msvq.evaluate.results import percent_error
 from msvq.methods import METHODS
+from msvq.model.backbones import BackboneSettings
 from msvq.report.numbers import TESTED
 from msvq.report.page import write_report
 from msvq.report.records import Record, is_number, read_record
@@ -264,8 +265,7 @@ def _row(title: str, records: Sequence[Record], tested: str) -> dict[str, Any]:
 
 def _about(records: Sequence[Record]) -> dict[str, Any]:
     """What the runs of a method were: their number, networks and lengths."""
-    networks = [record.section("backbone") for record in records]
-    names = dict.fromkeys(f"{one.get('name')} width {one.get('width')}" for one in networks)
+    names = dict.fromkeys(BackboneSettings.model_validate(record.section("backbone")).title for record in records)
     steps = [record.last_step for record in records]
     return {"seeds": len(records), "network": ", ".join(names), "steps": round(fmean(steps)) if steps else None}
 

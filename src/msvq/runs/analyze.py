@@ -122,9 +122,6 @@ def evaluate_finished_run(
         if settings.analyze.map:
             save_map(folder / f"map{suffix}.npz", data, encoders, features, num=settings.analyze.map)
         bank, known = save_neighbours(folder / f"neighbours{suffix}.npz", data, encoders, features)
-    if not data.has_labels:
-        with display.busy("finding groups and odd ones"):
-            save_groups(folder / f"groups{suffix}.npz", bank, known)
     with display.busy("looking for originals of changed copies"):
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]
@@ -137,6 +134,9 @@ def evaluate_finished_run(
     # What was no number is null in the log.
     numbers = [{key: math.nan if value is None else value for key, value in line.items()} for line in history]
     judged = verdict(numbers, tests, steps=step, seconds_per_step=seconds_per_step(log, settings))
+    if not data.has_labels and judged.state != "collapsed":
+        with display.busy("finding groups and odd ones"):
+            save_groups(folder / f"groups{suffix}.npz", bank, known)
     result = {
         "checkpoint": checkpoint,
         "step": step,

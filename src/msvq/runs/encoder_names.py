@@ -188,7 +188,7 @@ def named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
     """The network of a name, of which the weights tell width and stem. Code of one's own is run to have it."""
     if is_user_code(name):
         register_backbone(name)
-    settings = BackboneSettings(name=name)
+    settings = BackboneSettings(name=name, whiten=_is_whitened(found))
     if settings.is_resnet:
         settings = settings.model_copy(update=_resnet_shape(found))
     check_backbone(settings)
@@ -203,8 +203,12 @@ def _resnet_shape(found: Mapping[str, Tensor]) -> dict[str, object]:
     # Layers that are numbered rather than named tell of a max-pool, which has no weights but takes a number.
     numbers = {int(match[1]) for name in found if (match := re.search(r"(?:^|\.)(\d)\.0\.conv1\.weight$", name))}
     small: Stem = "small-pool" if numbers and min(numbers) == 4 else "small"
-    whitened = any(name.endswith("whitening.weight") for name in found)
-    return {"width": first.shape[0], "stem": "standard" if first.shape[-1] == 7 else small, "whiten": whitened}
+    stem = "standard" if first.shape[-1] == 7 else small
+    return {"width": first.shape[0], "stem": stem, "whiten": _is_whitened(found)}
+
+
+def _is_whitened(found: Mapping[str, Tensor]) -> bool:
+    return any(name.endswith("whitening.weight") for name in found)
 
 
 def guess_resnet(path: str, found: Mapping[str, Tensor]) -> BackboneSettings:

@@ -60,8 +60,8 @@ def find_duplicates(
     display = display or Display()
     if threshold is not None and not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as 0.98, not {threshold}")
-    _, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
-    notes = ["the encoder has collapsed, so cropped copies may be missed"] if has_collapsed(index.features) else []
+    encoder, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
+    notes = ["the encoder has collapsed, so cropped copies may be missed"] if has_collapsed(encoder, index) else []
     squares, is_read = read_squares(index, display)
     pairs = find_candidates(index.features, squares, display)
     pairs = pairs[:, is_read[pairs].all(0)]

@@ -70,7 +70,7 @@ def embed(
     viewer = None
     if pictures:
         unit = open_index(source, encoder, Display()).features  # made a moment ago: all is said
-        if has_collapsed(unit):
+        if has_collapsed(encoder, index):
             display.note("the encoder has collapsed, so neither the map nor the neighbours mean anything")
         viewer = find_viewer_columns(unit, display)
     table = Table(source, index.kept, blocks, encoder.feature_dim, about, viewer)

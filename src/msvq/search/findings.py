@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.console import Display
@@ -19,6 +18,7 @@ from msvq.data.sources.base import EncodedSource, ImageSource
 from msvq.evaluate.diagnostics.collapse import SAME
 from msvq.evaluate.diagnostics.groups import spaced_rows
 from msvq.evaluate.diagnostics.health import spread
+from msvq.model.whitening import Whitened
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, open_index
@@ -105,7 +105,7 @@ def open_features(
     encoder, source = inputs.open(display)
     check_folder(into, source)
     index = open_index(source, encoder, display)
-    if refuse_collapse and has_collapsed(index.features):
+    if refuse_collapse and has_collapsed(encoder, index):
         raise BadInput(
             f"the encoder has collapsed: it gives nearly the same features for all {len(index):,} pictures, so nothing "
             f"that it finds would mean anything; take another checkpoint, or train it anew"
@@ -115,11 +115,14 @@ def open_features(
     return encoder, index
 
 
-def has_collapsed(features: NDArray[np.float32]) -> bool:
-    """Whether all pictures look the same to the encoder, by a sample of their unit features [N, d]."""
-    if len(features) < 3:
+def has_collapsed(encoder: LoadedEncoder, index: Index) -> bool:
+    """Whether all pictures of an index look the same to the encoder, by a sample of them, before any whitening."""
+    if len(index) < 3:
         return False
-    return spread(torch.from_numpy(np.array(features[spaced_rows(len(features), SAMPLE)]))) < SAME
+    features = open_index(index.source, encoder, Display(), raw=True).features
+    sample = torch.from_numpy(np.array(features[spaced_rows(len(features), SAMPLE)]))
+    network = encoder.network
+    return spread(network.whitening.undo(sample) if isinstance(network, Whitened) else sample) < SAME
 
 
 def make_card(index: Index, row: int, note: str) -> Card:

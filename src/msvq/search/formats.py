@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, printable
 from msvq.core.errors import BadInput
+from msvq.core.files import csv_cell
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.search.viewer import ViewerColumns, encode_thumbnails
 
@@ -97,7 +98,7 @@ def write_csv(file: BinaryIO, table: Table, advance: Advance) -> None:
     writer.writerow(["file", "label", "class", *(f"f{i}" for i in range(table.feature_dim))])
     for features, names, labels, words in table.blocks():
         for row, *about in zip(features.tolist(), names, labels, words, strict=True):
-            writer.writerow([*about, *(f"{number:.9g}" for number in row)])
+            writer.writerow([*map(csv_cell, about), *(f"{number:.9g}" for number in row)])
         advance(len(features))
     text.detach()  # the file stays open
 

@@ -16,6 +16,8 @@ from msvq.search.inputs import Inputs
 from msvq.search.neighbours import nearest_neighbours
 from msvq.search.page import Group
 
+NUM = 50  # pictures, where nothing is said
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outliers(Findings):
@@ -28,14 +30,15 @@ class Outliers(Findings):
 def find_outliers(
     inputs: Inputs,
     *,
-    num: int = 50,
+    num: int | None = None,
     out: Path | None = None,
     html: Path | None = None,
     display: Display | None = None,
 ) -> Outliers:
-    """The `num` pictures least like all others, the oddest first."""
+    """The `num` pictures least like all others, the oddest first; None: fifty, or as many as there are."""
     display = display or Display()
     _, index = open_features(inputs, out, html, display, num=num)
+    num = NUM if num is None else num
     cosines, _ = nearest_neighbours(index.features, NEIGHBOURS, display, "comparing features")
     looks = _examine(index, display)
     deviations = measure_oddness(cosines, looks["thumbnail"], looks["width"], looks["height"])

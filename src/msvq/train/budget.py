@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import count, islice
-from statistics import median
+from itertools import count
+from statistics import mean, median
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from msvq.config.budget import LOOKING, MOST_LOOKS, choices, expectation, fix_length
+from msvq.config.budget import LOOKING, METHOD, MOST_LOOKS, choices, expectation, fix_length
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.runtime import synchronise
@@ -65,14 +65,15 @@ class Fitted(NamedTuple):
     pace: Pace
     num_steps: int
     done: float  # when, as time.time() tells it
+    usual: bool  # nothing that matters was named: it is what the expectations were measured of
 
     def describe(self) -> list[str]:
         """What will be done, why, and when it will be over, in a few lines."""
         settings, pace = self.settings, self.pace
         crops = ", ".join(str(stage.size) for stage, _ in pace.stages)
         lines = [
-            f"plan: {settings.method_name}, {settings.backbone.title}, crops of {crops} pixels: "
-            f"the largest network that makes enough steps in the time",
+            f"plan: {settings.method_name}, {settings.backbone.title}, crops of {crops} pixels"
+            f"{': the largest network that makes enough steps in the time' if self.usual else ''}",
             f"plan: {self.num_steps:,} steps ({self.num_steps / pace.steps_per_epoch:.1f} epochs) of "
             f"{1000 * pace.step:.0f} ms; done about {time.strftime('%H:%M:%S', time.localtime(self.done))}",
         ]
@@ -80,8 +81,10 @@ class Fitted(NamedTuple):
             lines.append(
                 f"plan: rate {settings.train.base_lr:g}: it goes on from trained weights, which a high one spoils"
             )
-        else:
+        elif self.usual:
             lines.append(f"plan: what to expect: {expectation(self.num_steps)}")
+        else:
+            lines.append("plan: what to expect is known only of what a budget chooses itself")
         if pace.busy:
             lines.append(f"note: {BUSY_SENTENCE}")
         return lines
@@ -98,35 +101,45 @@ def stages(trainer: Trainer) -> list[Stage]:
 
 
 def fit_to_budget(
-    settings: Settings, data: ImageDataset, left: Callable[[], float], *, keep: Collection[str], trial: Trial
+    settings: Settings,
+    data: ImageDataset,
+    seconds: float,
+    spent: Callable[[], float],
+    *,
+    keep: Collection[str],
+    trial: Trial,
 ) -> Fitted:
-    """Settings of a run that ends when no seconds are `left`, with all that comes before and after its steps.
+    """Settings of a run that ends when as many seconds are `spent`, with all that comes before and after its steps.
 
     The networks that a budget chooses from are tried one after the other, as long as a larger one is worth it. What was
     named (`keep`) stays as it is.
     """
-    offered = choices(settings, left(), (data.size, data.test_size), keep=keep)
-    tried: list[tuple[Pace, int, int]] = []
+    offered = choices(settings, seconds - spent(), (data.size, data.test_size), keep=keep)
+    paces: list[Pace] = []
+
+    def fit(pace: Pace) -> tuple[int, int]:
+        """Looks and steps in what is left."""
+        left = seconds - spent() - pace.finish
+        looks = max(1, min(MOST_LOOKS, int(LOOKING * left / pace.look)))
+        return looks, int((left - (looks + 1) * pace.look) / pace.step)  # one more look: before the first step
 
     def count_steps(number: int) -> int:
         with trial(offered[number].settings) as trainer:
-            pace = measure_pace(trainer, data, offered[number].settings)
-        seconds = left() - pace.finish
-        looks = max(1, min(MOST_LOOKS, int(LOOKING * seconds / pace.look)))
-        steps = int((seconds - (looks + 1) * pace.look) / pace.step)  # one more look: before the first step
-        tried.append((pace, looks, steps))
-        return steps
+            paces.append(measure_pace(trainer, data, offered[number].settings))
+        return fit(paces[-1])[1]
 
     number = climb([choice.least_steps for choice in offered], count_steps)
-    pace, looks, steps = tried[number]
+    pace = paces[number]
+    looks, steps = fit(pace)  # once more: trying a larger network has taken time
     if steps < pace.steps_per_epoch:
+        needed = spent() + pace.finish + 2 * pace.look + pace.steps_per_epoch * pace.step
         raise BadInput(
             f"the time is too short to see each of the {len(data.train):,} pictures once: give --budget "
-            f"{in_minutes(pace.finish + 2 * pace.look + pace.steps_per_epoch * pace.step)} or more, or fewer "
-            f"pictures with --set data.limit=..."
+            f"{in_minutes(needed)} or more, or fewer pictures with --set data.limit=..."
         )
     fixed = fix_length(offered[number].settings, steps, pace.steps_per_epoch, looks=looks, keep=keep)
-    return Fitted(fixed, pace, steps, time.time() + left())
+    usual = len(offered) > 1 and settings.method_name == METHOD
+    return Fitted(fixed, pace, steps, time.time() + seconds - spent(), usual)
 
 
 def climb(least_steps: Sequence[int], count_steps: Callable[[int], int]) -> int:
@@ -160,7 +173,7 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
         look,
         seconds_to_finish(per_picture, data, settings),
         len(trainer.loader),
-        any(busy for *_, busy in timed),
+        settings.data.mode != "stream" and any(busy for *_, busy in timed),  # which shares the machine with itself
     )
 
 
@@ -174,20 +187,25 @@ def seconds_to_finish(per_picture: float, data: ImageDataset, settings: Settings
 
 
 def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
-    """Seconds of a step, and whether something else keeps the machine busy."""
+    """Seconds of a step with the reading of its pictures, and whether something else keeps the machine busy."""
     trainer.method.train()
+    batches = _endless(trainer)
+    read: list[float] = []
     seconds: list[float] = []
     computed: list[float] = []
-    for batch in islice(_endless(trainer), WARM_UP + MOST_STEPS):
+    while len(seconds) < WARM_UP + MOST_STEPS:
+        begun = time.perf_counter()
+        batch = next(batches)
+        read.append(time.perf_counter() - begun)
         trainer.step = stage.start  # the schedules stand still
         started = time.process_time()
         seconds.append(_seconds(partial(trainer.train_step, *batch, trainer.learning_rate()), trainer.device))
         computed.append(time.process_time() - started)
         counted = seconds[WARM_UP:]
-        if len(counted) >= LEAST_STEPS and sum(counted) > ENOUGH:
+        if len(counted) >= LEAST_STEPS and sum(counted) + sum(read[WARM_UP:]) > ENOUGH:
             break
     starved = trainer.device.type == "cpu" and sum(computed[WARM_UP:]) < STARVED * sum(counted)
-    return median(counted), starved or median(counted) > BUSY * min(counted)
+    return median(counted) + mean(read[WARM_UP:]), starved or median(counted) > BUSY * min(counted)
 
 
 def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

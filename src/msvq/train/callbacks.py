@@ -30,6 +30,9 @@ class TrainerCallback:
         """Numbers for the log, by their names there. Called before the first epoch too, as the end of epoch 0."""
         return {}
 
+    def on_save(self, trainer: "Trainer") -> None:
+        """A checkpoint is about to be written."""
+
     def on_log(self, line: Line) -> None:
         """A line was written to metrics.jsonl; called in the first process alone."""
 
@@ -119,6 +122,11 @@ class CallbackList(TrainerCallback):
             if numbers:
                 trainer.measured, trainer.measured_at = trainer.measured | numbers, trainer.epoch
         return numbers
+
+    def on_save(self, trainer: "Trainer") -> None:
+        """A checkpoint is about to be written."""
+        for callback in self.callbacks:
+            callback.on_save(trainer)
 
     def on_log(self, line: Line) -> None:
         """Returns when it is heard in the first process, where it may take longer than a step may."""

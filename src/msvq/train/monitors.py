@@ -27,16 +27,23 @@ def is_due(epoch: int, every: int, epochs: int) -> bool:
 
 
 class WhiteningMonitor(TrainerCallback):
-    """Fits the encoder's last layer to the features it has now, before anything else looks at them."""
+    """Fits the encoder's last layer to the features it has now, before anything else looks at them or keeps them."""
 
     def __init__(self, pictures: ImageSplit, *, every: int, features: Features) -> None:
         self.pictures, self.every, self.features = pictures, every, features
+        self.fitted_at: int | None = None  # step
 
     def on_epoch_end(self, trainer: Trainer) -> Mapping[str, float]:
         """Nothing for the log."""
         if is_due(trainer.epoch, self.every, trainer.settings.epochs):
-            fit_whitening(trainer.method.encoder, self.features, self.pictures)
+            self.on_save(trainer)
         return {}
+
+    def on_save(self, trainer: Trainer) -> None:
+        """A checkpoint may be used as it is, before the next look or after a run that was stopped."""
+        if self.fitted_at != trainer.step:
+            fit_whitening(trainer.method.encoder, self.features, self.pictures)
+            self.fitted_at = trainer.step
 
 
 class KnnMonitor(TrainerCallback):

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from msvq.config.adapt import fill_from_data, fit_to_data, fit_vote
+from msvq.config.budget import limit_warmup
 from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import Flags
 from msvq.config.settings import Settings
@@ -121,9 +122,11 @@ def pretrain(
 
         # --- fit the run to the time there is
         if saved is None and flags.seconds is not None:
-            ends, trial = started + flags.seconds, partial(open_trial, data, device, flags.kept(config))
+            trial = partial(open_trial, data, device, flags.kept(config))
             with display.busy("taking the pace of this machine"):
-                fitted = fit_to_budget(config, data, lambda: ends - time.monotonic(), keep=flags.named, trial=trial)
+                fitted = fit_to_budget(
+                    config, data, flags.seconds, lambda: time.monotonic() - started, keep=flags.named, trial=trial
+                )
             config = fitted.settings
             for line in fitted.describe():
                 display.note(line)
@@ -132,6 +135,9 @@ def pretrain(
         with errors_on_all_ranks():
             keep = flags.kept(config) if saved is None else None
             config, method, loader, notes = prepare(config, data, device, keep, init)
+            fresh = saved is None or flags.recipe is not None
+            if fresh and "train.steps" in flags.named and "train.warmup_epochs" not in flags.named:
+                config = limit_warmup(config, len(loader))
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
         check_same_on_all_ranks(config.to_yaml() + data.fingerprint() + begun + (init.sha256 if init else ""))
 

@@ -270,6 +270,8 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint with everything in it."""
         self._read_losses(self.step)
+        self.callbacks.on_save(self)
+        self.method.train()
         state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
         self._write(save_checkpoint, self.checkpoints, state)
