@@ -46,7 +46,8 @@ class Whitening(nn.Module):
 
     def undo(self, whitened: Tensor) -> Tensor:
         """The features that were whitened, in fp64."""
-        return torch.linalg.solve(self.weight.double(), (whitened.double() - self.bias.double()).T).T
+        solved: Tensor = torch.linalg.solve(self.weight.double(), (whitened.double() - self.bias.double()).T)
+        return solved.T
 
     def forward(self, features: Tensor) -> Tensor:
         """In fp32: what lies along small variances would be lost in less."""
