@@ -169,9 +169,7 @@ class Finder:
 
         `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.
         """
-        given: dict[str, Any] = dict(options)
-        display = given.pop("display", None)
-        return embed(Inputs(self._named, **_plain(given)), out, pictures=pictures, display=display)
+        return self._look(embed, {**options, "out": out}, pictures=pictures)
 
     def search(
         self,
@@ -184,10 +182,8 @@ class Finder:
         """The `top` pictures that are most like each query: a file, or the name of a picture there."""
         from msvq.search.search import search
 
-        given: dict[str, Any] = dict(options)
         asked = [queries] if isinstance(queries, str | Path) else list(queries)
-        display = given.pop("display", None)
-        return search(Inputs(self._named, **_plain(given)), asked, top=top, html=_optional_path(html), display=display)
+        return self._look(search, {**options, "html": html}, queries=asked, top=top)
 
     def duplicates(
         self, *, threshold: float | None = None, into: str | Path | None = None, **options: Unpack[LookOptions]
@@ -250,10 +246,10 @@ class Finder:
             export_classifier(Path(onnx), found.encoder, made.weight, made.bias, made.class_names)
         return found
 
-    def _look(self, work: Callable[..., Found], options: LookOptions, **own: Any) -> Found:
+    def _look(self, work: Callable[..., Found], options: Mapping[str, Any], **own: Any) -> Found:
         """Do the work of a command on the pictures that its options name."""
-        given: dict[str, Any] = dict(options)
-        outputs = {name: _optional_path(given.pop(name, None)) for name in ("out", "html")}
+        given = dict(options)
+        outputs = {name: _optional_path(given.pop(name)) for name in ("out", "html") if name in given}
         display = given.pop("display", None)
         return work(Inputs(self._named, **_plain(given)), **own, **outputs, display=display)
 

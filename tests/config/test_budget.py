@@ -107,7 +107,7 @@ def test_what_is_named_stays(flags: dict[str, Any], kept: dict[str, Any]) -> Non
 
 def test_a_rate_that_the_other_optimiser_cannot_mean_is_refused() -> None:
     told = Flags(data="cifar10", budget="1h", backbone="timm:test_vit", overrides=["train.base_lr=0.05"])
-    with pytest.raises(BadInput, match="base_lr of adamw is at most 0.02"):
+    with pytest.raises(BadInput, match=r"base_lr of adamw is at most 0\.02"):
         choices(told.settings(), 3600, (32, 32), keep=told.named)
 
 

@@ -53,7 +53,7 @@ def others(run: Path, tmp_path: Path) -> Path:
         if (run / name).is_dir():
             shutil.copytree(run / name, folder, dirs_exist_ok=True)
     (folder / "deep").mkdir()
-    for name in ("precious", "deep/precious", "events.out.tfevents.1.x", "msvq.json"):
+    for name in ("precious", "deep/precious", "events.out.tfevents.1.x"):
         (folder / name).write_text("mine")
     return folder
 
@@ -171,7 +171,7 @@ def test_nothing_of_the_old_run_stays(run: Path) -> None:
     old.knn(k=3)
     old.linear(epochs=1, labels=0.5)
     old.analyze()
-    for name in ("tensorboard/events.out.tfevents.1.x.2.0", "wandb/msvq.json", "eval/.knn.json.12.tmp"):
+    for name in ("tensorboard/events.out.tfevents.1.x.2.0", "eval/.knn.json.12.tmp"):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).touch()
     (run / ".report.html.12.tmp").touch()

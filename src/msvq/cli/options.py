@@ -2,6 +2,9 @@
 
 import inspect
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +20,16 @@ class Stopped(Exception):
     def __init__(self, sentence: str, signal_number: int) -> None:
         super().__init__(sentence)
         self.signal_number = signal_number
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """An interruption tells how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        told = str(stop) or "finished parts are kept"
+        raise Stopped(f"{told}; the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
 
 
 def reflowed(text: str) -> str:

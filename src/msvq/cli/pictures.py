@@ -12,8 +12,8 @@ from rich.console import Console
 from typer import Option
 
 from msvq.cli import options as opt
-from msvq.cli.options import app
-from msvq.cli.search import Page, Split, resumable, show_table, tell_skipped
+from msvq.cli.options import app, resumable
+from msvq.cli.search import Page, Split, show_table, tell_skipped
 from msvq.core.console import Display
 
 if TYPE_CHECKING:

@@ -1,8 +1,5 @@
 """Commands that compare methods: the paper's tables and figures again, or one's own pictures."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +8,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from msvq.cli import options as opt
-from msvq.cli.options import Stopped, app
+from msvq.cli.options import app, resumable
 from msvq.core.errors import BadInput
 
 
@@ -84,7 +81,7 @@ def reproduce(
     if dry_run:
         command.dry_run(sweep, data_root=data_root, jobs=jobs, console=console)
         return
-    with _resumable():
+    with resumable():
         outcome = command.reproduce(
             sweep, data_root=data_root, download=download, jobs=jobs, compiled=compiled, console=console
         )
@@ -128,20 +125,10 @@ def compare(
     contest = command.plan_contest(
         _names(methods) or [], source, seeds=seeds, budget=budget, out=out, overrides=settings or []
     )
-    with _resumable():
+    with resumable():
         found = command.hold_contest(contest, data_root=data_root, download=download, console=console)
     command.show(found, console)
     raise typer.Exit(int(bool(found.failed)))
-
-
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """An interruption tells how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        told = f"{stop}; " if stop.args else ""
-        raise Stopped(f"{told}the same command goes on", getattr(stop, "signal_number", signal.SIGINT)) from None
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -1,10 +1,8 @@
 """Commands that use an encoder: features to a file, similar pictures, exports for other tools."""
 
 import json
-import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +11,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from msvq.cli import options as opt
-from msvq.cli.options import Stopped, app
+from msvq.cli.options import app, resumable
 from msvq.core.console import Display, printable
 
 if TYPE_CHECKING:
@@ -23,15 +21,6 @@ Split = Annotated[
     str, Option(help="all pictures, or train or test as 'msvq pretrain' would split them.", metavar="NAME")
 ]
 Page = Annotated[Path | None, Option("--html", help="Write a page with thumbnails, to open in a browser.")]
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """An interruption tells how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Stopped("finished parts are kept; the same command goes on", signal.SIGINT) from None
 
 
 @app.command()

@@ -123,8 +123,8 @@ RUN_FILES = {
     "figures": r"(knn|false_negatives|map)\.(png|svg)",
     "report.html": None,
     "skipped.csv": None,
-    "tensorboard": r"events\.out\.tfevents\..+|msvq\.json",
-    "wandb": r"msvq\.json",  # the rest is wandb's own, and may be of runs that were not sent yet
+    "tensorboard": r"events\.out\.tfevents\..+",
+    "wandb": "",  # all of it is wandb's own, and may be of runs that were not sent yet
 }
 FINISHED = ("encoder.safetensors", "encoder.json", "eval/analysis.json")  # what only a run that is over has
 WRITTEN_IN_PLACE = (LOCK, "skipped.csv")  # any other file is replaced as a whole, and so is a link in its place

@@ -30,9 +30,7 @@ def are_paths(images: object) -> TypeGuard[Iterable[Name]]:
     return isinstance(next(iter(images), None), str | PathLike)
 
 
-def decode_files(
-    files: Iterable[Name], side: int, resizing: Resizing | None = None, *, workers: int | None = None
-) -> Iterator[NDArray[np.uint8]]:
+def decode_files(files: Iterable[Name], side: int, resizing: Resizing | None) -> Iterator[NDArray[np.uint8]]:
     """The pictures in files, in batches [n, side, side, 3]: their upright centre squares.
 
     One that cannot be read is an error: every file shall have its row.
@@ -43,7 +41,7 @@ def decode_files(
             raise BadInput(f"a list of files holds names and paths alone, not {file!r}")
         names.append(fspath(file))
     starts = range(0, len(names), PORTION)
-    with closing(Workers(workers)) as pool:
+    with closing(Workers()) as pool:
         found = pool.map("decode", (names[start : start + PORTION] for start in starts), side=side, resizing=resizing)
         for start, result in zip(starts, found, strict=True):
             for index, reason in result.reasons.items():

@@ -90,7 +90,7 @@ class ImageSplit:
 
     def sample(self, num: int) -> "ImageSplit":
         """At most `num` pictures, evenly spaced, in memory."""
-        chosen = np.unique(np.linspace(0, len(self) - 1, min(num, len(self))).astype(np.int64))
+        chosen = spaced_rows(len(self), num)
         return ImageSplit(self.take(chosen), self.labels[chosen])
 
     def batches(self, chosen: Iterable[NDArray[np.int64]]) -> Iterator[Batch]:
@@ -168,6 +168,11 @@ class ImageDataset:
 def random_subset(num: int, limit: int) -> NDArray[np.int64]:
     """Indices of a fixed random `limit` of so many pictures, in order."""
     return np.sort(np.random.default_rng(FIXED_SEED).permutation(num)[:limit])
+
+
+def spaced_rows(num: int, most: int) -> NDArray[np.int64]:
+    """At most so many of `num` rows, evenly spaced from the first to the last."""
+    return np.unique(np.linspace(0, num - 1, min(most, num)).astype(np.int64))
 
 
 def by_class(labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:

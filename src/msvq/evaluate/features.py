@@ -128,9 +128,7 @@ class EvalContext:
         with display.task("features of the test pictures", len(test)) as advance:
             features = feature_function(self.data, self.device, self.precision, advance)(network, test)
         if not features.isfinite().all():
-            raise BadInput(
-                "the encoder's features are not all finite; its training broke down, or try --precision fp32"
-            )
+            raise BadInput(NOT_FINITE)
         return features.to(self.device), torch.from_numpy(test.labels_as_read()).to(self.device)
 
 

@@ -13,7 +13,6 @@ from msvq.core.version import __version__
 from msvq.data import to_rgb
 from msvq.data.sources import is_path
 from msvq.export import preprocess
-from msvq.export.network import LAYERS
 from msvq.export.plans import INPUT, Plan
 from msvq.report.templates import templates
 from msvq.runs.encoder import LoadedEncoder
@@ -60,7 +59,7 @@ def config(encoder: LoadedEncoder, plan: Plan, *, format: str) -> dict[str, Any]
 
 def backbone_record(encoder: LoadedEncoder) -> dict[str, Any]:
     """The backbone's settings that say what network it is."""
-    kept = ("name", "width", "stem", "whiten") if encoder.backbone.name in LAYERS else ("name", "whiten")
+    kept = ("name", "width", "stem", "whiten") if encoder.backbone.is_resnet else ("name", "whiten")
     return {**{key: getattr(encoder.backbone, key) for key in kept}, "name": encoder.title}
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from msvq.export.network import LAYERS
 from msvq.model.libraries import CLASSIFIERS, is_library
 from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import LoadedEncoder
@@ -56,7 +55,7 @@ def library_of(network: str) -> str | None:
 
 def build(library: str, encoder: LoadedEncoder) -> Building:
     """How the library builds the encoder, or Refused."""
-    own = encoder.backbone.name in LAYERS
+    own = encoder.backbone.is_resnet
     if not own and library_of(encoder.backbone.name) != library:
         raise Refused(f"{encoder.title!r} is not a network of {library}")
     name = encoder.backbone.name if own else encoder.backbone.name.partition(":")[2]

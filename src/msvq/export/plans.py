@@ -46,7 +46,7 @@ def safetensors_plan(encoder: LoadedEncoder) -> Plan:
     """Weights under msvq's own names, and the code of the network or the library that has it."""
     if (library := library_of(encoder.backbone.name)) is not None:
         return _library_plan(encoder, build(library, encoder), "safetensors")
-    if encoder.backbone.name in network.LAYERS:
+    if encoder.backbone.is_resnet:
         name, code = "network", inspect.getsource(network)
         width, stem = encoder.backbone.width, encoder.backbone.stem
         wanted, made = "ResNet", [f"encoder = ResNet({encoder.backbone.name!r}, width={width}, stem={stem!r})"]
@@ -137,7 +137,7 @@ def _may_hold(name: str, encoder: LoadedEncoder) -> bool:
     """Whether the format can hold the encoder, as far as its name and width tell."""
     if name not in ("torchvision", "timm"):
         return True
-    own = encoder.backbone.name in network.LAYERS and encoder.backbone.width == OWN_WIDTH
+    own = encoder.backbone.is_resnet and encoder.backbone.width == OWN_WIDTH
     return own or library_of(encoder.backbone.name) == name
 
 

@@ -60,6 +60,3 @@ class BYOL(TeacherMethod):
     def compare(self, z: Tensor, targets: Tensor) -> Loss:
         """|p̂ - ẑ'|² = 2 - 2 p̂·ẑ'."""
         return Loss(2 + 2 * negative_cosine(self.predictor(z), targets))
-
-    def store(self, targets: Tensor, labels: Tensor) -> None:
-        """Nothing: there is no queue."""

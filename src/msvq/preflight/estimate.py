@@ -1,18 +1,18 @@
 """How long a run takes and what it holds, from a few of its steps, one look at its evaluation and one checkpoint."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.runtime import resolve_device, synchronise
+from msvq.core.runtime import resolve_device
+from msvq.data.store import spaced_rows
 from msvq.data.workers import available_cores
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
@@ -20,7 +20,7 @@ from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, time_steps
 from msvq.preflight.trial_run import Trial, open_trial
-from msvq.train.budget import BUSY_SENTENCE, STARVED, seconds_to_finish, stages
+from msvq.train.budget import BUSY_SENTENCE, STARVED, seconds_of, seconds_to_finish, stages
 from msvq.train.monitors import is_due
 from msvq.train.step import check_fit
 from msvq.train.trainer import Trainer
@@ -137,7 +137,7 @@ def estimate(
         training = trainer.total_steps * sum(r["share_of_run"] * r["seconds"] for r in resolutions)
         with display.busy(f"timing the evaluation{what}"):
             one, finish = _time_evaluation(trial)
-        saving = _seconds(trainer.save, device)
+        saving = seconds_of(trainer.save, device)
         checkpoint = sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
         packing = _time_packing(trial) if trial.data.pack else 0.0
         peak = peak_memory(device) if peak is None else peak
@@ -227,19 +227,19 @@ def _time_evaluation(trial: Trial) -> tuple[float, float]:
     features = feature_function(data, trainer.device, trainer.precision)
     sample = (data.test if data.has_labels else data.train).slice(0, SAMPLE)
     dim = features(encoder, sample.slice(0, SAMPLE // 8)).shape[1]  # and warms up
-    per_picture = _seconds(lambda: features(encoder, sample), trainer.device) / len(sample)
+    per_picture = seconds_of(lambda: features(encoder, sample), trainer.device) / len(sample)
     finish = seconds_to_finish(per_picture, data, trial.settings)
     if not data.has_labels:
         num = min(NUM_PICTURES, len(data.train))
         made_up = torch.randn(num, dim)
-        return num * per_picture + _seconds(lambda: effective_rank(made_up), trainer.device), finish
+        return num * per_picture + seconds_of(lambda: effective_rank(made_up), trainer.device), finish
     settings = trial.settings.evaluate
     num_bank, num_test = min(len(data.labelled), settings.knn_bank or len(data.labelled)), len(data.test)
     most = len(last_bank(data.labelled, settings.knn_bank))
     num, queries = min(most, MOST_BANK), torch.randn(min(QUERIES, num_test), dim)
     bank, labels = torch.randn(num, dim), torch.arange(num) % data.num_classes
     options: dict[str, Any] = {"k": settings.knn_k, "temp": settings.knn_temp, "num_classes": data.num_classes}
-    chunk = _seconds(lambda: knn_predict(bank, labels, queries, **options), torch.device("cpu"))
+    chunk = seconds_of(lambda: knn_predict(bank, labels, queries, **options), torch.device("cpu"))
 
     def voting(size: int) -> float:
         return chunk * num_test / len(queries) * size / num
@@ -262,18 +262,10 @@ def _time_packing(trial: Trial) -> float | None:
     if source is None:
         return None
     started = time.perf_counter()
-    positions = np.unique(np.linspace(0, len(source) - 1, DECODED).astype(int))
+    positions = spaced_rows(len(source), DECODED)
     result = next(source.decoded([positions], max(dataset.size, dataset.test_size), workers=0))
     seconds = (time.perf_counter() - started) / max(1, len(positions) - len(result.reasons))
     return seconds * len(source) / (trial.settings.data.workers or available_cores())
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    synchronise(device)
-    started = time.perf_counter()
-    work()
-    synchronise(device)
-    return time.perf_counter() - started
 
 
 def _state_bytes(trainer: Trainer) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
-from itertools import count
 from statistics import median
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +17,7 @@ from msvq.core.runtime import autocast, synchronise
 from msvq.data.augment import Augment
 from msvq.methods.base import Method
 from msvq.model.teacher import Teacher
+from msvq.train.budget import endless_batches
 from msvq.train.trainer import Trainer
 
 READ, AUGMENT, TEACH, FOLLOW = "reading the batch", "augmentation", "teachers forward", "teachers follow"
@@ -124,7 +124,7 @@ def time_steps(
     `pictures`: so many of each batch alone. `patience`: seconds after which one step is enough.
     """
     trainer.method.train()
-    batches, steps, limits, started = _endless(trainer), [], [], time.perf_counter()
+    batches, steps, limits, started = endless_batches(trainer), [], [], time.perf_counter()
     pictures = trainer.settings.batch_size if pictures is None else pictures
     with (display or Display()).task(description, WARM_UP + num) as advance:
         for _ in range(WARM_UP + num):
@@ -143,11 +143,6 @@ def time_steps(
             if len(steps) > WARM_UP and time.perf_counter() - started > patience:
                 break
     return Timing(pictures, steps[WARM_UP:], limits[WARM_UP:])
-
-
-def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    for epoch in count():
-        yield from trainer.loader.epoch(epoch)
 
 
 @contextmanager

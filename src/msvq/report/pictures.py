@@ -16,16 +16,16 @@ THUMBNAIL_QUALITY = 90
 SHEET_QUALITIES = (85, 75, 65)  # the first that is small enough
 
 
-def data_address(image: NDArray[np.uint8], quality: int = THUMBNAIL_QUALITY) -> str:
+def data_address(image: NDArray[np.uint8], quality: int) -> str:
     """A picture uint8 [H, W, 3] in a data address: PNG or JPEG, whichever is smaller."""
     return min(_address(image, "png"), _address(image, "jpeg", quality), key=len)
 
 
-def thumbnail(image: NDArray[np.uint8]) -> str:
-    """A picture uint8 [H, W, 3] in a data address, no larger than it is shown."""
+def shrink(image: NDArray[np.uint8], most: int) -> NDArray[np.uint8]:
+    """A picture uint8 [H, W, 3] with no side above `most`."""
     picture = Image.fromarray(image)
-    picture.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    return data_address(np.asarray(picture))
+    picture.thumbnail((most, most), Image.Resampling.LANCZOS)
+    return np.asarray(picture)
 
 
 def class_name(names: Sequence[Any] | NDArray[Any], label: int) -> str:
@@ -42,8 +42,8 @@ def cell(image: NDArray[np.uint8], label: int, truth: int | None, names: NDArray
         mark = "query"
     elif label >= 0 and truth >= 0:
         mark = "same" if label == truth else "other"
-    small = max(image.shape[:2]) < THUMBNAIL
-    return {"src": thumbnail(image), "name": class_name(names, label), "mark": mark, "small": small}
+    small, address = max(image.shape[:2]) < THUMBNAIL, data_address(shrink(image, THUMBNAIL), THUMBNAIL_QUALITY)
+    return {"src": address, "name": class_name(names, label), "mark": mark, "small": small}
 
 
 def sprite_sheet(images: NDArray[np.uint8], most_bytes: int = 1_000_000) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from rich.console import Console
 
 from msvq.config.budget import parse_budget
-from msvq.config.resolve import LENGTH, read_config, resolve
+from msvq.config.resolve import LENGTH, read_config
 from msvq.core.console import Display, counted, duration, printable, printed
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import write_text
@@ -191,7 +191,7 @@ def hold_contest(contest: Contest, *, data_root: Path | None, download: bool, co
 def _check_pictures(contest: Contest, data_root: Path | None, *, download: bool, display: Display) -> None:
     """Open the pictures once, before the time of the first run begins; raise if they are not what runs were made of."""
     find_data({contest.data}, data_root, download=download, display=display)
-    settings = resolve(**contest.tasks[0].cell.arguments, data_root=data_root)
+    settings = contest.tasks[0].cell.settings(data_root)
     dataset = open_dataset(settings.data, display=display)
     with closing(dataset):
         for name in contest.methods:

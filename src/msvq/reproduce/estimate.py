@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from msvq.config.resolve import resolve
 from msvq.core.console import Display
 from msvq.data.sources import PATTERNS_TEST, PATTERNS_TRAIN
 from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED
@@ -115,7 +114,7 @@ class Speed(NamedTuple):
 def measure_speed(cell: Cell, data_root: Path | None, display: Display) -> Speed:
     """Time a few steps and one evaluation with a cell's recipe."""
     timed = Cell(cell.scale, cell.dataset, TIMED_METHOD, (), 0)
-    settings = resolve(base=timed.settings().model_dump(mode="json"), data_root=data_root)
+    settings = timed.settings(data_root)
     what = f" of {TIMED_METHOD} on {cell.dataset}"
     needs = estimate(settings, steps=TIMED_STEPS, display=display, what=what)
     for told in needs.notes:  # that stand-ins were timed, for one

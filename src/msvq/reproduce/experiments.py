@@ -242,9 +242,9 @@ class Cell:
         place = {"recipe": scale.recipe_of(self.dataset), "data": self.dataset}
         return {**place, "method": self.method, "overrides": overrides, "seed": self.seed}
 
-    def settings(self) -> Settings:
+    def settings(self, data_root: Path | None = None) -> Settings:
         """What the run is to be done with, before data and machine complete it."""
-        return resolve(**self.arguments)
+        return resolve(**self.arguments, data_root=data_root)
 
 
 @cache

@@ -11,12 +11,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from msvq.config.resolve import resolve
 from msvq.core.console import Display, counted, duration
 from msvq.core.errors import BadInput
-from msvq.core.files import downloads, expanduser
+from msvq.core.files import expanduser
 from msvq.data.sources import open_dataset
-from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, read_benchmark
+from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, not_found, read_benchmark
 from msvq.reproduce import formats
 from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
 from msvq.reproduce.estimate import plan_tasks
@@ -159,15 +158,10 @@ def find_data(datasets: set[str], data_root: Path | None, *, download: bool, dis
     if root is not None and not root.is_dir() and not download:
         raise BadInput(f"--data-root {str(data_root)!r} is not a folder")
     for name in sorted(datasets & set(BENCHMARKS)):
-        facts = BENCHMARKS[name]
         if download:
             read_benchmark(name, root, download=True, display=display)
         elif find_benchmark(name, root) is None:
-            raise BadInput(
-                f"{facts.title} is not in {str(root or downloads())!r}; --download fetches it "
-                f"({facts.archive.num_bytes / 1e6:,.0f} MB), --data-root DIR says where else it is: "
-                f"DIR holds {facts.archive.folder}, {facts.archive.name}, or train/<class>/ and test/<class>/"
-            )
+            raise not_found(name, root)
 
 
 def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Display) -> None:
@@ -185,7 +179,7 @@ def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Di
             known[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))["data_fingerprint"]
     if not known:
         return
-    settings = resolve(base=task.cell.settings().model_dump(mode="json"), data_root=data_root)
+    settings = task.cell.settings(data_root)
     data = open_dataset(settings.data, display=display)
     data.close()
     ours = data.fingerprint()

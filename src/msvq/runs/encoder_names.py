@@ -4,6 +4,7 @@ Nothing that is loaded runs code: weights are read by safetensors or `weights_on
 person has named it with --backbone.
 """
 
+import hashlib
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -17,16 +18,16 @@ from torch import Tensor
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import expanduser
 from msvq.core.user_code import is_user_code
+from msvq.model import pretrained
 from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
 from msvq.model.initial import match_state_dict, read_weights
 from msvq.model.libraries import RANDOM, is_library, library_input, library_weights
 from msvq.model.pooling import Pixels
-from msvq.model.pretrained import find_pretrained, list_pretrained
+from msvq.model.pretrained import Pretrained, find_pretrained, list_pretrained
 from msvq.model.resnet import Stem
-from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze, load_run_encoder
+from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, Preprocessing, freeze, load_run_encoder
 from msvq.runs.encoder_folder import CONFIG, HUB, ONNX, fetch_folder, fill, is_folder, load_folder
 from msvq.runs.encoder_folder import WEIGHTS as FOLDER_WEIGHTS
-from msvq.runs.pretrained import load_pretrained
 from msvq.runs.run_dir import WEIGHTS, RunDir, open_run
 
 PIXELS = "pixels"
@@ -102,7 +103,31 @@ def _loader(name: str) -> Callable[[str], LoadedEncoder] | None:
     if name == PIXELS:
         return _load_pixels
     entry = find_pretrained(name)
-    return None if entry is None else lambda _: load_pretrained(entry)
+    return None if entry is None else lambda _: _load_listed(entry)
+
+
+def _load_listed(entry: Pretrained) -> LoadedEncoder:
+    """An encoder of the list, of the package or the hub, if its file is the one that the list was written for."""
+    folder = pretrained.BUNDLED if entry.hub is None else fetch_folder(entry.hub)
+    file = folder / (str(entry.file) if entry.hub is None else FOLDER_WEIGHTS)
+    if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != entry.sha256:
+        way_out = "fetch it again" if entry.hub else "install msvq again"
+        raise BadInput(f"the weights of {entry.name} are damaged: their checksum is not the one of the list; {way_out}")
+    if entry.hub is not None:
+        return load_folder(folder, entry.name, None)
+    known = EncoderMetadata.model_validate(entry.encoder)
+    network = make_backbone(known.backbone, known.train_size)
+    fill(network, read_weights(file), entry.name)  # half precision in the file, single here
+    return LoadedEncoder(
+        entry.name,
+        freeze(network),
+        Preprocessing(**known.model_dump()),
+        known.backbone.for_size(known.train_size),
+        train_size=known.train_size,
+        feature_dim=network.feature_dim,
+        method=entry.method,
+        data=entry.data,
+    )
 
 
 def _load_library(name: str) -> LoadedEncoder:

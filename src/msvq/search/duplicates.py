@@ -127,7 +127,7 @@ def compare_pairs(squares: NDArray[np.uint8], pairs: Pairs, display: Display) ->
     with display.task("comparing pairs", pairs.shape[1]) as advance:
         for start in range(0, pairs.shape[1], PAIRS):
             some = pairs[:, start : start + PAIRS]
-            change[start : start + PAIRS] = compare(squares[some[0]], squares[some[1]]).change
+            change[start : start + PAIRS] = compare(squares[some[0]], squares[some[1]])
             advance(some.shape[1])
     return change
 

@@ -15,8 +15,8 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import to_csv, write_text
 from msvq.data.sources.base import EncodedSource, ImageSource
+from msvq.data.store import spaced_rows
 from msvq.evaluate.diagnostics.collapse import SAME
-from msvq.evaluate.diagnostics.groups import spaced_rows
 from msvq.evaluate.diagnostics.health import spread
 from msvq.model.whitening import Whitened
 from msvq.runs.encoder import LoadedEncoder
@@ -127,7 +127,7 @@ def has_collapsed(encoder: LoadedEncoder, index: Index) -> bool:
 
 def make_card(index: Index, row: int, note: str) -> Card:
     """The picture of a row, with a note below it."""
-    match = index.match(row, 0.0, "")
+    match = index.match(row, 0.0)
     return Card(match.position, match.name, match.class_name, note)
 
 

@@ -51,7 +51,6 @@ class Match:
     name: str
     class_name: str  # empty where unknown
     similarity: float  # the cosine, 1 for the same features
-    other: str  # the name of what it was compared with
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,11 @@ class Index:
         """What the picture of a row is called."""
         return self.source.names[int(self.kept[row])]
 
-    def match(self, row: int, similarity: float, other: str) -> Match:
-        """The picture of a row, compared with another."""
+    def match(self, row: int, similarity: float) -> Match:
+        """The picture of a row, so similar to another."""
         position = int(self.kept[row])
         label = class_name(self.source.class_names, int(self.source.labels[position]))
-        return Match(position, self.name(row), label, similarity, other)
+        return Match(position, self.name(row), label, similarity)
 
     @property
     def left_out(self) -> Skipped:

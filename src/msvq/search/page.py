@@ -9,14 +9,12 @@ from urllib.parse import quote
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
-from PIL import Image
 
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
 from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
-from msvq.report.pictures import data_address
+from msvq.report.pictures import data_address, shrink
 from msvq.report.templates import resource, templates
 
 ENDINGS = (".html", ".htm")
@@ -80,14 +78,7 @@ def decoding_side(size: int) -> int:
 def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
     if index in result.reasons:
         return Thumbnail()
-    return Thumbnail(data_address(shrink(result.rows[index]), QUALITY), 0 < size < SMALL)
-
-
-def shrink(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A picture no larger than it is shown: those that are arrays come as they are."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    return np.asarray(image)
+    return Thumbnail(data_address(shrink(result.rows[index], THUMBNAIL), QUALITY), 0 < size < SMALL)
 
 
 def shown(groups: Iterable[Group]) -> list[int]:

@@ -6,8 +6,6 @@ two skies apart. On 2,000 pictures each of CIFAR-10 and Tiny ImageNet, copies sa
 least 0.94 and 0.81; of 1,000 pairs of nearest others one reached 0.9 and 0.71.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -31,20 +29,16 @@ LUMA = (0.299, 0.587, 0.114)
 CHANGES = ("", "saved again or resized", "turned", "mirrored", "cropped")  # by their codes; "": two pictures
 
 
-class Compared(NamedTuple):
-    """What was found out about pairs of squares."""
-
-    change: NDArray[np.int64]  # [P]: codes of CHANGES, 0 where they are two pictures
-    correlation: NDArray[np.float32]  # [P]: of the pixels where they agree best
-
-
-def compare(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> Compared:
-    """Compare pairs of squares uint8 [P, SIDE, SIDE, 3], block by block."""
-    found = [
-        _compare(first[start : start + PAIRS], second[start : start + PAIRS]) for start in range(0, len(first), PAIRS)
-    ]
-    none = Compared(np.zeros(0, np.int64), np.zeros(0, np.float32))
-    return Compared(*(np.concatenate(part) for part in zip(none, *found, strict=True)))
+def compare(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """What was changed between the two of each pair of squares uint8 [P, SIDE, SIDE, 3]: codes of CHANGES [P]."""
+    a, b = _channels_first(first), _channels_first(second)
+    change = _compare_whole(F.avg_pool2d(a, 2), F.avg_pool2d(b, 2))
+    rest = (change == 0).nonzero()[:, 0]
+    likely = rest[_may_be_crops(_grey(a[rest]), _grey(b[rest]))] if len(rest) else rest
+    for start in range(0, len(likely), FINE_PAIRS):
+        some = likely[start : start + FINE_PAIRS]
+        change[some] = torch.where(_are_crops(a[some], b[some]), len(CHANGES) - 1, 0)
+    return change.numpy()
 
 
 def turn_invariant(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -59,21 +53,8 @@ def turn_invariant(squares: NDArray[np.uint8]) -> NDArray[np.float32]:
     return F.normalize(chosen.flatten(1), dim=1).numpy()
 
 
-def _compare(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> Compared:
-    a, b = _channels_first(first), _channels_first(second)
-    change, correlation = _compare_whole(F.avg_pool2d(a, 2), F.avg_pool2d(b, 2))
-    rest = (change == 0).nonzero()[:, 0]
-    likely = rest[_may_be_crops(_grey(a[rest]), _grey(b[rest]))] if len(rest) else rest
-    for start in range(0, len(likely), FINE_PAIRS):
-        some = likely[start : start + FINE_PAIRS]
-        cropped, agreement = _find_crops(a[some], b[some])
-        change[some] = torch.where(cropped, len(CHANGES) - 1, 0)
-        correlation[some] = torch.where(cropped, agreement, correlation[some])
-    return Compared(change.numpy(), correlation.numpy())
-
-
-def _compare_whole(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes and correlations [P] of whole squares [P, 3, 16, 16], in the best of eight positions."""
+def _compare_whole(a: Tensor, b: Tensor) -> Tensor:
+    """Codes [P] of whole squares [P, 3, 16, 16], in the best of eight positions."""
     positions = [_turned(b, code) for code in range(8)]
     pixels, place = torch.stack([_correlation(a, other) for other in positions]).max(0)
     rows = torch.arange(len(a))
@@ -84,8 +65,7 @@ def _compare_whole(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     same = (pixels >= PIXELS) & (details >= DETAILS) & (deviation >= FLAT) & (difference <= DIFFERENCE)
     flat_same = (deviation < FLAT) & (_difference(a, b) <= FLAT_DIFFERENCE)
     code = torch.where(place == 0, 1, torch.where(place < 4, 2, 3))
-    change = torch.where(flat_same, 1, torch.where(same, code, 0))
-    return change, torch.where(flat_same, 1.0, pixels).clamp(-1, 1)
+    return torch.where(flat_same, 1, torch.where(same, code, 0))
 
 
 def _may_be_crops(a: Tensor, b: Tensor) -> Tensor:
@@ -100,8 +80,8 @@ def _may_be_crops(a: Tensor, b: Tensor) -> Tensor:
     return best >= COARSE_DETAILS
 
 
-def _find_crops(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether one of two squares [P, 3, SIDE, SIDE] is a crop of the other, and how well the pixels agree there."""
+def _are_crops(a: Tensor, b: Tensor) -> Tensor:
+    """Whether one of two squares [P, 3, SIDE, SIDE] is a crop of the other: [P]."""
     rows = torch.arange(len(a))
     best, agreement = torch.full((len(a),), -1.0), torch.zeros(len(a))
     for whole, part in ((a, b), (b, a)):
@@ -117,7 +97,7 @@ def _find_crops(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
             best = torch.where(better, score, best)
             agrees = torch.where(_difference(there, middle) <= DIFFERENCE, _correlation(there, middle), -1)
             agreement = torch.where(better, agrees, agreement)
-    return (best >= CROP_DETAILS) & (agreement >= CROP_PIXELS), agreement
+    return (best >= CROP_DETAILS) & (agreement >= CROP_PIXELS)
 
 
 def _correlation_map(whole: Tensor, part: Tensor) -> Tensor:

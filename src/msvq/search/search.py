@@ -89,7 +89,7 @@ def search(
         scores, rows = nearest(index.features, np.stack(features), top)
     answers = []
     for query, *found in zip(map(str, queries), scores.tolist(), rows.tolist(), strict=True):
-        hits = (index.match(row, score, query) for score, row in zip(*found, strict=True))
+        hits = (index.match(row, score) for score, row in zip(*found, strict=True))
         answers.append(Answer(query, tuple(hits)))
     if html is not None:
         _write_html(html, index, asked, files, answers)

@@ -11,11 +11,11 @@ from threadpoolctl import threadpool_limits
 
 from msvq.core.console import Display
 from msvq.data.sources.base import ImageSource, Positions
+from msvq.data.store import spaced_rows
 from msvq.evaluate.diagnostics.embedding_map import embed_in_plane, to_unit_square
-from msvq.evaluate.diagnostics.groups import spaced_rows
-from msvq.report.pictures import encode_picture
+from msvq.report.pictures import encode_picture, shrink
 from msvq.search.neighbours import nearest_neighbours
-from msvq.search.page import PORTION, QUALITY, decoding_side, shrink
+from msvq.search.page import PORTION, QUALITY, THUMBNAIL, decoding_side
 from msvq.search.search import nearest
 
 NEIGHBOURS = 10
@@ -66,4 +66,4 @@ def encode_thumbnails(source: ImageSource, positions: Positions) -> Generator[by
     with closing(source.decoded(portions, decoding_side(source.typical_side()))) as results:
         for result in results:
             for index, pixels in enumerate(result.rows):
-                yield None if index in result.reasons else encode_picture(shrink(pixels), "jpeg", QUALITY)
+                yield None if index in result.reasons else encode_picture(shrink(pixels, THUMBNAIL), "jpeg", QUALITY)

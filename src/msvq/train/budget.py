@@ -164,10 +164,10 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
     device, encoder = trainer.device, trainer.method.encoder
     timed = [(stage, *time_steps(trainer, stage)) for stage in stages(trainer)]
     trainer.step = 0
-    look = _seconds(lambda: trainer.callbacks.on_epoch_end(trainer), device)
+    look = seconds_of(lambda: trainer.callbacks.on_epoch_end(trainer), device)
     sample, features = data.train.subsample(SAMPLE), feature_function(data, device, "fp32")
     features(encoder, sample)
-    per_picture = _seconds(lambda: features(encoder, sample), device) / len(sample)
+    per_picture = seconds_of(lambda: features(encoder, sample), device) / len(sample)
     return Pace(
         [(stage, seconds) for stage, seconds, _ in timed],
         look,
@@ -189,7 +189,7 @@ def seconds_to_finish(per_picture: float, data: ImageDataset, settings: Settings
 def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
     """Seconds of a step with the reading of its pictures, and whether something else keeps the machine busy."""
     trainer.method.train()
-    batches = _endless(trainer)
+    batches = endless_batches(trainer)
     read: list[float] = []
     seconds: list[float] = []
     computed: list[float] = []
@@ -199,7 +199,7 @@ def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
         read.append(time.perf_counter() - begun)
         trainer.step = stage.start  # the schedules stand still
         started = time.process_time()
-        seconds.append(_seconds(partial(trainer.train_step, *batch, trainer.learning_rate()), trainer.device))
+        seconds.append(seconds_of(partial(trainer.train_step, *batch, trainer.learning_rate()), trainer.device))
         computed.append(time.process_time() - started)
         counted = seconds[WARM_UP:]
         if len(counted) >= LEAST_STEPS and sum(counted) + sum(read[WARM_UP:]) > ENOUGH:
@@ -208,12 +208,14 @@ def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:
     return median(counted) + mean(read[WARM_UP:]), starved or median(counted) > BUSY * min(counted)
 
 
-def _endless(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def endless_batches(trainer: Trainer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of one epoch after the other."""
     for epoch in count():
         yield from trainer.loader.epoch(epoch)
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """How long some work takes, with what it leaves to an accelerator."""
     synchronise(device)
     started = time.perf_counter()
     work()

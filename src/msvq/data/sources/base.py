@@ -17,7 +17,7 @@ from msvq.core.files import expanduser
 from msvq.core.schema import MayChange, Section
 from msvq.data.decode import header_size
 from msvq.data.pack import is_packed, open_pack, pack_bytes
-from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset
+from msvq.data.store import FIXED_SEED, ImageDataset, ImageSplit, Triple, by_class, random_subset, spaced_rows
 from msvq.data.stream import DecodingStream, StreamedSplit
 from msvq.data.to_rgb import Resizing
 from msvq.data.workers import Result, Workers, chunked, perform
@@ -104,8 +104,7 @@ class ImageSource(ABC):
 
     def typical_side(self) -> int:
         """The shorter side of most pictures, in pixels: the median of a few."""
-        places = np.unique(np.linspace(0, len(self) - 1, min(64, len(self))).astype(int))
-        known = [side for side in self.shorter_sides(places.tolist()) if side]
+        known = [side for side in self.shorter_sides(spaced_rows(len(self), 64).tolist()) if side]
         return int(np.median(known)) if known else 64
 
     @abstractmethod

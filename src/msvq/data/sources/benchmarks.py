@@ -83,6 +83,16 @@ def find_benchmark(name: str, root: Path | None) -> Place | None:
     return Place(root / archive.name, "archive") if (root / archive.name).is_file() else None
 
 
+def not_found(name: str, root: Path | None) -> BadInput:
+    """The error for a data set that is not below `root` (or where downloads go), and the ways out."""
+    archive = BENCHMARKS[name].archive
+    return BadInput(
+        f"{name} is not in {str(root or downloads())!r}; --download fetches it ({archive.num_bytes / 1e6:,.0f} MB), "
+        f"--data-root DIR says where else it is: DIR holds {archive.folder}, {archive.name}, or train/<class>/ and "
+        f"test/<class>/"
+    )
+
+
 def read_benchmark(
     name: str, root: Path | None, *, download: bool = False, display: Display
 ) -> ArrayImages | FileImages:
@@ -93,15 +103,7 @@ def read_benchmark(
         folder.mkdir(parents=True, exist_ok=True)
         place = Place(fetch(archive, folder, display), "archive")
     if place is None:
-        way_out = f"--download fetches it ({archive.num_bytes / 1e6:,.0f} MB)"
-        if root is None:
-            raise BadInput(
-                f"{name} is not in {str(downloads())!r}; {way_out}, --data-root DIR says where else it is: "
-                f"DIR holds {archive.folder}, {archive.name}, or train/<class>/ and test/<class>/"
-            )
-        raise BadInput(
-            f"there is no {archive.folder} in {str(root)!r}, nor {archive.name}, nor train/<class>/ folders; {way_out}"
-        )
+        raise not_found(name, root)
     path = place.path
     if place.form == "archive":
         path = unpack(archive, path.parent, display, verified=download)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from msvq.core.console import printable
-from msvq.data.store import ImageSplit
+from msvq.data.store import ImageSplit, spaced_rows
 from msvq.evaluate.diagnostics.collapse import SAME
 from msvq.evaluate.diagnostics.embedding_map import thumbnails
 from msvq.evaluate.diagnostics.gallery import save_arrays
@@ -83,11 +83,6 @@ def assign(
     """The nearest centre of each row [N], and its cosine."""
     parts = [features[start : start + ROWS] @ centres.T for start in range(0, len(features), ROWS)]
     return np.concatenate([part.argmax(1) for part in parts]), np.concatenate([part.max(1) for part in parts])
-
-
-def spaced_rows(num: int, most: int) -> NDArray[np.int64]:
-    """At most so many of `num` rows, evenly spaced from the first to the last."""
-    return np.unique(np.linspace(0, num - 1, min(most, num)).astype(np.int64))
 
 
 def _sample(features: NDArray[np.float32]) -> NDArray[np.float32]:
