@@ -189,7 +189,7 @@ def test_damaged_stl10_is_one_sentence(stl10: tuple[Path, Any], damage: Any, sen
 def test_a_missing_root_says_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cifar10 is not in .*; --download fetches it \(170 MB\), --data-root DIR"):
         open_dataset(DataSettings(source="cifar10"))
-    with pytest.raises(BadInput, match="there is no stl10_binary in"):
+    with pytest.raises(BadInput, match="stl10 is not in"):
         open_dataset(DataSettings(source="stl10", root=tmp_path))
 
 
