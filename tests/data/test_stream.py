@@ -113,14 +113,20 @@ def test_labels_follow_the_pictures_that_stand_in_for_lost_ones(folder: Path) ->
     stored, data = opened(folder, "store"), opened(folder)
     assert data.stream is not None and np.array_equal(data.train.labels_as_read(), data.train.labels)
     at = [int(np.flatnonzero(data.train.labels == 0)[-1]), len(data.train) - 1]  # the last of a class, and of all
-    for index in at:
-        (folder / name_of(data.train, index)).unlink()
+    files = [folder / name_of(data.train, index) for index in at]
+    contents = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
     images = everything(data.train, 20)
-    data.stream.workers.close()
     instead = [at[0] + 1, 0]
     assert np.array_equal(images[at], everything(stored.train, 20)[instead])
     assert data.train.labels[at].tolist() == [0, 1] and data.train.labels_as_read()[at].tolist() == [1, 0]
     assert (data.train.labels_as_read() != data.train.labels).sum() == 2
+    for file, content in zip(files, contents, strict=True):  # as after a disk that was away for a moment
+        file.write_bytes(content)
+    assert np.array_equal(everything(data.train, 20), everything(stored.train, 20))
+    assert np.array_equal(data.train.labels_as_read(), data.train.labels)
+    data.stream.workers.close()
 
 
 def test_too_many_lost_pictures_end_it(folder: Path) -> None:

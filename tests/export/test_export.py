@@ -105,7 +105,7 @@ def test_what_the_folder_says(narrow: msvq.Run, tmp_path: Path) -> None:
     assert json.loads(read["config.json"])["num_features"] == 32
     assert str(narrow.path) not in "".join(read.values())
     front = yaml.safe_load(read["README.md"].split("---\n")[1])
-    assert (front["license"], front["datasets"], front["library_name"]) == ("unknown", ["patterns"], "pytorch")
+    assert (front["license"], front.get("datasets"), front["library_name"]) == ("unknown", None, "pytorch")
     (index,) = front["model-index"]
     told = [(one["task"]["name"], one["metrics"][0]["value"]) for one in index["results"]]
     assert told == [

@@ -1,6 +1,8 @@
 """The layer that whitens features: against a slow reference, in and out of training, and through every door."""
 
 import copy
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import torch
 
 import msvq
 from msvq.config.build import build_method
+from msvq.core.errors import BadInput
 from msvq.data.sources import open_dataset
 from msvq.evaluate.diagnostics.health import measure_health
 from msvq.evaluate.features import feature_function, fit_whitening
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import RIDGE, Whitened, Whitening, without_whitening
+from msvq.runs.checkpoint import load_checkpoint
 from msvq.runs.encoder import load_run_encoder
 
 OVERRIDES = ["train.batch_size=16", "backbone.width=8", "method.hidden_dim=16", "method.output_dim=8", "train.epochs=2"]
@@ -78,6 +82,26 @@ def test_a_checkpoint_between_two_looks_has_the_layer_of_its_own_features(tmp_pa
     fit_whitening(fresh, feature_function(data, torch.device("cpu"), "fp32"), data.train)
     torch.testing.assert_close(encoder.whitening.weight, fresh.whitening.weight)
     torch.testing.assert_close(encoder.whitening.bias, fresh.whitening.bias)
+
+
+def test_a_run_that_is_stopped_is_saved_before_anything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        if fits:
+            raise BadInput("the pictures are gone")
+        fits.append(None)  # the first look, before the first step
+
+    fits: list[None] = []
+    monkeypatch.setattr("msvq.train.monitors.fit_whitening", broken)
+    options = [*OVERRIDES, "data.limit=160", "backbone.whiten=true", "evaluate.every=99", "train.log_every=1"]
+
+    def stop(line: Mapping[str, Any]) -> None:
+        if line["step"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(BadInput, match="the pictures are gone"):
+        msvq.pretrain(out=tmp_path / "run", method="simclr", precision="fp32", overrides=options, callbacks=[stop])
+    state = load_checkpoint(tmp_path / "run" / "checkpoints", print)
+    assert state["step"] == 3
 
 
 @pytest.mark.parametrize("features", [torch.ones(10, 4), torch.full((10, 4), torch.nan), torch.zeros(0, 4)])

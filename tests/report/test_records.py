@@ -61,6 +61,7 @@ def test_beside_a_run_in_its_first_epoch_all_are_drawn_by_steps(tmp_path: Path) 
     assert "Loss over step: old from 5 to 4.1; young from 5 to 4.7" in together
     assert ">80<" in together  # a tick of the axis: steps, of which an epoch has 33
     assert "kNN accuracy over epoch" in chart_of(charts(records, MAIN), "kNN accuracy")
+    assert records[0].curve("knn_top1", in_steps=True)[-1][0] == 3
     assert "Loss over epoch" in chart_of(charts(records[:1], MAIN), "Loss")
     assert records[0].curve("loss", "step")[-1] == pytest.approx((90 / 33, 4.1))
     assert records[0].curve("loss", "step", in_steps=True)[-1] == (90, 4.1)

@@ -34,6 +34,8 @@ from msvq.data.sources.folders import list_folder
 from msvq.evaluate.features import feature_function
 from msvq.model import pretrained
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.initial import load_weights
+from msvq.model.libraries import _name_of_today
 from msvq.model.whitening import without_whitening
 from msvq.runs.encoder_names import load_encoder
 from msvq.runs.evaluate import open_for
@@ -142,6 +144,50 @@ def test_published_weights_are_matched_to_the_network(
         view = torch.stack([stock(Image.fromarray(image)) for image in pictures[:2]])
         expected = trained.avgpool(trained.features(view)).flatten(1)
     np.testing.assert_allclose(encoder.embed(pictures[:2]), expected, atol=0.02 * float(expected.abs().max()))
+
+
+def test_an_inception_network_sees_pictures_as_it_was_trained_to(
+    pictures: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = models.googlenet(weights=None, transform_input=True, aux_logits=True, init_weights=False).eval()
+    trained.fc = torch.nn.Identity()
+    weights = models.get_model_weights("googlenet").DEFAULT
+    monkeypatch.setattr(type(weights), "get_state_dict", lambda self, **options: trained.state_dict())
+    stock = weights.transforms(antialias=True)
+    with torch.inference_mode():
+        expected = trained(torch.stack([stock(Image.fromarray(image)) for image in pictures[:2]]))
+    found = load_encoder("torchvision:googlenet").embed(pictures[:2])
+    np.testing.assert_allclose(found, expected, atol=0.02 * float(expected.abs().max()))
+
+
+def test_weights_that_are_published_under_earlier_names_are_found() -> None:
+    for before, now in {
+        "features.denseblock1.denselayer12.norm.1.weight": "features.denseblock1.denselayer12.norm1.weight",
+        "features.denseblock1.denselayer1.conv.2.weight": "features.denseblock1.denselayer1.conv2.weight",
+        "encoder.layers.encoder_layer_0.mlp.linear_1.bias": "encoder.layers.encoder_layer_0.mlp.0.bias",
+        "encoder.layers.encoder_layer_0.mlp.linear_2.bias": "encoder.layers.encoder_layer_0.mlp.3.bias",
+        "layer1.0.conv1.weight": "layer1.0.conv1.weight",
+    }.items():
+        assert _name_of_today(before) == now
+
+
+def test_a_network_that_asks_for_the_version_of_its_weights_gets_it() -> None:
+    network = make_backbone(BackboneSettings(name="torchvision:mnasnet0_5"), 64)
+    load_weights(network, dict(network.state_dict()))
+    with pytest.raises(RuntimeError, match="Missing key"):
+        load_weights(network, dict(list(network.state_dict().items())[1:]))
+
+
+def test_pictures_of_pillow_are_seen_as_their_files_are(tmp_path: Path, pictures: NDArray[np.uint8]) -> None:
+    encoder = load_encoder("pixels")
+    palette = Image.fromarray(pictures[0]).quantize(16)
+    palette.save(tmp_path / "palette.png")
+    turned = Image.fromarray(pictures[1])
+    turned.getexif()[0x0112] = 6
+    turned.save(tmp_path / "turned.png", exif=turned.getexif())
+    for name in ("palette.png", "turned.png"):
+        with Image.open(tmp_path / name) as image:
+            np.testing.assert_array_equal(encoder.embed([image]), encoder.embed([tmp_path / name]))
 
 
 def test_pixels_are_an_encoder_too(pictures: NDArray[np.uint8]) -> None:

@@ -11,6 +11,7 @@ from msvq.data.augment import Augment
 from msvq.data.store import ImageDataset
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import make_backbone
+from msvq.model.initial import load_weights
 from msvq.model.pooling import check_sizes
 from msvq.model.whitening import without_whitening
 
@@ -22,7 +23,7 @@ def build_method(settings: Settings, size: int, start: Mapping[str, Tensor] | No
         backbone = make_backbone(settings.backbone, size)
         if start is not None:
             try:
-                without_whitening(backbone).load_state_dict(start)
+                load_weights(without_whitening(backbone), start)
             except RuntimeError:
                 raise BadInput(f"the weights to start from are not of {settings.backbone.title}") from None
         if not settings.backbone.is_resnet:

@@ -7,10 +7,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.data.to_rgb import Resizing
+from msvq.data.to_rgb import UPRIGHT, Resizing, as_rgb, orientation
 from msvq.data.workers import Workers
 
 PORTION = 128  # files that a process decodes at a time
@@ -52,10 +53,18 @@ def decode_files(files: Iterable[Name], side: int, resizing: Resizing | None) ->
 def to_image_list(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.uint8]]:
     """Each picture as uint8 [H, W, 3]. An array [3, H, W] or [1, H, W] is one picture, not several grey ones."""
     if isinstance(images, (list, tuple)):
-        return [_as_picture(np.asarray(image)) for image in images]
-    array = np.asarray(images)
+        return [_as_picture(_as_array(image)) for image in images]
+    array = _as_array(images)
     batched = array.ndim == 4 or (array.ndim == 3 and array.shape[-1] not in (1, 3) and array.shape[0] not in (1, 3))
     return [_as_picture(picture) for picture in (array if batched else [array])]
+
+
+def _as_array(image: ArrayLike) -> NDArray[Any]:
+    """A picture of Pillow's is put upright on white in RGB, as a file of it is."""
+    if isinstance(image, Image.Image):
+        rgb, turn = as_rgb(image, max(image.size)), UPRIGHT.get(orientation(image))
+        image = rgb if turn is None else rgb.transpose(turn)
+    return np.asarray(image)
 
 
 def _as_picture(picture: NDArray[Any]) -> NDArray[np.uint8]:

@@ -99,6 +99,8 @@ class StreamedSplit(ImageSplit):
     def _whole(self, parts: list[Result], batch: NDArray[np.int64]) -> Batch:
         images = np.concatenate([part.rows for part in parts])
         bad = {n * PIECE + i: why for n, part in enumerate(parts) for i, why in part.reasons.items()}
+        for place in set(range(len(batch))) - bad.keys() if self.images.lost else ():
+            self.images.lost.pop(self.images.source.names[int(self.rows[batch[place]])], None)  # it can be read again
         batch = batch.copy() if bad else batch
         for place, reason in bad.items():
             self.images.lose(int(self.rows[batch[place]]), reason)

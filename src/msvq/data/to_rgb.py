@@ -29,7 +29,7 @@ class Resizing(NamedTuple):
 def upright_square(image: Image.Image, side: int, resizing: Resizing | None = None) -> Image.Image:
     """The centre square, upright, in RGB, transparency on white, at side x side; what `resizing` keeps lies in it."""
     turn = UPRIGHT.get(orientation(image))
-    rgb = _as_rgb(image, side)
+    rgb = as_rgb(image, side)
     square = fit_square(rgb, side) if resizing is None else _resized_square(rgb, resizing)
     return square if turn is None else square.transpose(turn)
 
@@ -44,7 +44,8 @@ def orientation(image: Image.Image) -> int:
         return 1
 
 
-def _as_rgb(image: Image.Image, side: int) -> Image.Image:
+def as_rgb(image: Image.Image, side: int) -> Image.Image:
+    """In RGB, transparency on white; a picture much larger than `side` may come smaller."""
     factor = max(1, min(image.size) // (4 * side))  # large pictures shrink before they are converted, to save memory
     if image.mode == "RGB" and "transparency" not in image.info:
         return image

@@ -112,7 +112,8 @@ def evaluate_finetune(context: EvalContext, settings: FinetuneSettings, rows: Ro
         torch.manual_seed(seed)
         fresh = replace(context, encoder=make_backbone(context.backbone, context.data.size))
     whole = settings.model_copy(update={"depth": "all"})  # a frozen stage of fresh weights would be no comparison
-    scratch = finetune(fresh, whole, rows, seed, scratch=True).last
+    with _enough_memory(context, settings.batch_size, "batch_size"):
+        scratch = finetune(fresh, whole, rows, seed, scratch=True).last
     beside = {"scratch_top1": scratch.top1, "scratch_top5": scratch.top5, "steps": tuned.steps}
     return {**tuned.last._asdict(), **beside, **find_mistakes(context.data, tuned.guesses)}
 

@@ -106,7 +106,7 @@ def _hub_data(encoder: LoadedEncoder) -> str | None:
     source = encoder.run.config.data.source
     if source.startswith(PREFIX):
         return "/".join(map(slug, source.removeprefix(PREFIX).split("/")[:2]))
-    return None if is_path(source) else ON_THE_HUB.get(source, slug(source))
+    return None if is_path(source) else ON_THE_HUB.get(source)
 
 
 def _hub_result(row: Measured) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 import argparse
 import pickle
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
 
@@ -39,6 +39,13 @@ class MatchedWeights(NamedTuple):
     layout: str  # of LAYOUTS: what the file has in place of those names
     left_out: list[str]  # of the same network in the file, such as its classifier, without the prefix
     elsewhere: int  # further tensors of the file
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """All of a module's weights into it, with the versions of its layers, which some networks ask for."""
+    state: Any = OrderedDict(weights)
+    state._metadata = getattr(module.state_dict(), "_metadata", {})
+    module.load_state_dict(state)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

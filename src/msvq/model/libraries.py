@@ -6,6 +6,7 @@ encoder loads into the library's own network.
 
 import importlib
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, cast
@@ -16,6 +17,12 @@ from msvq.core.errors import BadInput, first_line, unknown
 
 LIBRARIES = ("torchvision", "timm")
 RANDOM = "@random"  # behind a network as an encoder: without the weights that it was trained to
+INCEPTION = ("googlenet", "inception_v3")
+OLD_NAMES = {  # of torchvision's files, as patterns, and what took their place
+    r"(denselayer\d+\.(?:norm|conv))\.([12])\.": r"\1\2.",
+    r"\.mlp\.linear_1\.": ".mlp.0.",
+    r"\.mlp\.linear_2\.": ".mlp.3.",
+}
 CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls them
 
 
@@ -84,12 +91,20 @@ def library_weights(name: str, size: int) -> dict[str, Tensor]:
         from torchvision import models
 
         weights = cast(Any, models.get_model_weights(model)).DEFAULT
-        return dict(weights.get_state_dict(progress=False, check_hash=True, weights_only=True))
+        found = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        return {_name_of_today(name): value for name, value in found.items()}
     except Exception as error:  # of the network, of the hub's library, or that there are none
         raise BadInput(
             f"the trained weights of {name} could not be had ({first_sentence(error)}); the network is needed once "
             f"to fetch them; without it, give a file of weights"
         ) from error
+
+
+def _name_of_today(name: str) -> str:
+    """What torchvision calls a weight now; DenseNets and ViTs are published under earlier names."""
+    for before, now in OLD_NAMES.items():
+        name = re.sub(before, now, name)
+    return name
 
 
 def first_sentence(error: Exception) -> str:
@@ -118,6 +133,8 @@ def library_input(name: str) -> dict[str, Any]:
     weights = cast(Any, models.get_model_weights(model)).DEFAULT
     how = weights.transforms()
     sizes = {"size": how.crop_size[0], "resize": how.resize_size[0], "interpolation": how.interpolation.value}
+    if model in INCEPTION:  # which make this of torchvision's normalisation themselves, where it builds them
+        return {**sizes, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
     return {**sizes, "mean": tuple(how.mean), "std": tuple(how.std)}
 
 
@@ -142,7 +159,7 @@ def _torchvision(model: str, size: int) -> nn.Module:
         options = {"image_size": size}
     elif model.startswith("maxvit"):
         options = {"input_size": (size, size)}
-    elif model in ("googlenet", "inception_v3"):
+    elif model in INCEPTION:
         options = {"aux_logits": False, "init_weights": True}
     network: nn.Module = models.get_model(model, weights=None, **options)
     name = next(name for name in CLASSIFIERS if hasattr(network, name))

@@ -134,7 +134,8 @@ class Record:
     def curve(self, key: str, kind: str = "eval", *, in_steps: bool = False) -> Points:
         """(epoch, value) of a key of the log, dots for keys of keys; steps become parts of epochs, or stay."""
         lines = [line for line in self.metrics if line.get("kind") == kind and is_number(_dig(line, key))]
-        length = 1.0 if in_steps else self.steps_per_epoch or (1.0 if kind == "step" else None)
+        by_step = kind == "step"
+        length = 1.0 if by_step and in_steps else self.steps_per_epoch or (1.0 if by_step else None)
         return [
             (float(line["epoch"]) if length is None else line["step"] / length, float(_dig(line, key)))
             for line in lines

@@ -134,6 +134,7 @@ def evaluate_finished_run(
     # What was no number is null in the log.
     numbers = [{key: math.nan if value is None else value for key, value in line.items()} for line in history]
     judged = verdict(numbers, tests, steps=step, seconds_per_step=seconds_per_step(log, settings))
+    (folder / f"groups{suffix}.npz").unlink(missing_ok=True)  # of an earlier judgement
     if not data.has_labels and judged.state != "collapsed":
         with display.busy("finding groups and odd ones"):
             save_groups(folder / f"groups{suffix}.npz", bank, known)

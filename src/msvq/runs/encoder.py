@@ -36,6 +36,7 @@ from msvq.data.to_rgb import Resizing
 from msvq.methods import METHODS, Method
 from msvq.methods.external import register_file
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.initial import load_weights
 from msvq.model.libraries import is_library
 from msvq.model.pooling import Encoder
 from msvq.model.whitening import Whitened
@@ -491,4 +492,4 @@ def _fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     what = state_dict_mismatch(own, taken)
     if what:
         raise BadInput(f"{str(path)!r} is of another network than the run's: {what}; give a checkpoint of this run")
-    module.load_state_dict(taken)
+    load_weights(module, taken)

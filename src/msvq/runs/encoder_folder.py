@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from msvq.core.errors import BadInput, first_line
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone, register_backbone
-from msvq.model.initial import match_state_dict, named_there, read_weights
+from msvq.model.initial import load_weights, match_state_dict, named_there, read_weights
 from msvq.model.libraries import first_sentence, silence_hub, timm_input
 from msvq.model.pooling import Encoder
 from msvq.runs.encoder import Interpolation, LoadedEncoder, Preprocessing, freeze
@@ -144,7 +144,7 @@ def fill(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> str:
     """Load weights under whatever names they have, in the network's own precision; says which were taken."""
     own = network.state_dict()
     matched = match_state_dict(own, weights, name)
-    network.load_state_dict({key: value.to(own[key].dtype) for key, value in matched.weights.items()})
+    load_weights(network, {key: value.to(own[key].dtype) for key, value in matched.weights.items()})
     return f"{len(own)} tensors{named_there(matched.prefix, matched.layout)}"
 
 

@@ -84,16 +84,17 @@ def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None
         found = without_whitening(load_encoder(source).network).state_dict()
     else:
         source = str(expanduser(source).absolute())
-        found = weights_at(Path(source))
+        own_code = settings.backbone.name if is_user_code(settings.backbone.name) else None
+        found = weights_at(Path(source), own_code)
     fitted = match_state_dict(own, found, f"--init {source}")
     weights = {name: value.detach().to(own[name].dtype) for name, value in fitted.weights.items()}
     return InitialWeights(source, fitted._replace(weights=weights), to_safetensors(weights))
 
 
-def weights_at(path: Path) -> dict[str, Tensor]:
-    """The weights in a file, or the encoder of a run."""
+def weights_at(path: Path, own_code: str | None = None) -> dict[str, Tensor]:
+    """The weights in a file, or the encoder of a run or an export; `own_code`: the backbone, if it is a file's."""
     if is_folder(path):
-        return without_whitening(load_folder(path, str(path), None).network).state_dict()
+        return without_whitening(load_folder(path, str(path), own_code).network).state_dict()
     if path.is_dir():
         run = open_run(path)
         newest = checkpoint_path(run, "last")

@@ -247,6 +247,8 @@ class Trainer:
         last, broken = self.step == self.total_steps, self.callbacks.failure is not None
         wanted = self.interruptions.wanted or 0
         due, stop, failed = all_reduce_max(last or broken or self.save_interval.due(self.step), wanted, broken)
+        if stop:
+            self.save(at_once=True)  # on disk before anything that takes time, or may fail
         if due or stop:
             self.save()
         stands = f"{self.step:,} of {self.total_steps:,} steps"
@@ -267,11 +269,12 @@ class Trainer:
             "monitors": self.callbacks.state_dict(),
         }
 
-    def save(self) -> None:
-        """Write a checkpoint with everything in it."""
+    def save(self, *, at_once: bool = False) -> None:
+        """Write a checkpoint with everything in it; `at_once`: without what callbacks would do first."""
         self._read_losses(self.step)
-        self.callbacks.on_save(self)
-        self.method.train()
+        if not at_once:
+            self.callbacks.on_save(self)
+            self.method.train()
         state = self.state_dict()
         self.log.flush()  # what a checkpoint follows is on disk before it
         self._write(save_checkpoint, self.checkpoints, state)
