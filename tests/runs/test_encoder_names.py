@@ -187,7 +187,8 @@ def test_pictures_of_pillow_are_seen_as_their_files_are(tmp_path: Path, pictures
     turned.save(tmp_path / "turned.png", exif=turned.getexif())
     for name in ("palette.png", "turned.png"):
         with Image.open(tmp_path / name) as image:
-            np.testing.assert_array_equal(encoder.embed([image]), encoder.embed([tmp_path / name]))
+            opened: list[Any] = [image]
+            np.testing.assert_array_equal(encoder.embed(opened), encoder.embed([tmp_path / name]))
 
 
 def test_pixels_are_an_encoder_too(pictures: NDArray[np.uint8]) -> None:

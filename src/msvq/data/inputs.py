@@ -59,7 +59,7 @@ def to_image_list(images: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[np.ui
     return [_as_picture(picture) for picture in (array if batched else [array])]
 
 
-def _as_array(image: ArrayLike) -> NDArray[Any]:
+def _as_array(image: Any) -> NDArray[Any]:
     """A picture of Pillow's is put upright on white in RGB, as a file of it is."""
     if isinstance(image, Image.Image):
         rgb, turn = as_rgb(image, max(image.size)), UPRIGHT.get(orientation(image))
