@@ -24,8 +24,8 @@ from rich.console import Console
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.decode import check_skipped, decode
-from msvq.data.pack import Pack, open_pack
+from msvq.data.decode import KILLED, NO_MEMORY, check_skipped, decode
+from msvq.data.pack import Pack, any_readable_again, open_pack
 from msvq.data.sources import DataSettings, open_dataset
 from msvq.data.sources.base import EncodedSource
 from msvq.data.sources.folders import list_folder
@@ -595,6 +595,15 @@ def test_a_choice_of_the_pictures_leaves_the_whole_pack_alone(
         open_some(limit)
     assert len(whole_packs(home)) == 3  # the oldest have gone
     assert open_some(22) == 0
+
+
+@pytest.mark.parametrize("reason", [NO_MEMORY, KILLED])
+def test_a_picture_that_the_machine_had_no_room_for_is_tried_again(folder: Path, reason: str) -> None:
+    whole = next(folder.rglob("*.png"))
+    broken = folder / "broken.png"
+    broken.write_bytes(whole.read_bytes()[:40])
+    assert any_readable_again([(whole, reason)], SIDE, None)
+    assert not any_readable_again([(broken, reason), (whole, "is damaged")], SIDE, None)
 
 
 def test_a_picture_that_may_be_read_again_is_packed(

@@ -32,6 +32,7 @@ MAX_PIXELS = 120_000_000  # decoded at once: up to some 1 GB per process, for pi
 MAX_BYTES = 2**30  # of a file: more than MAX_PIXELS take, even if they are not compressed
 PASSING = ("may not be read", "cannot be read")  # reasons that may be gone when the file is the same
 GONE = "is not there"
+NO_MEMORY, KILLED = "needs more memory than there is", "ended the process that was reading it"  # perhaps only then
 _SILENCE = threading.Lock()  # standard error is the process's: two threads would put back each other's silence
 
 # What `examine` finds out about a picture.
@@ -159,7 +160,7 @@ def _read(content: bytes, side: int, resizing: Resizing | None = None) -> Image.
         except Unreadable:
             raise
         except MemoryError:
-            raise Unreadable("needs more memory than there is") from None
+            raise Unreadable(NO_MEMORY) from None
         # A decoder may raise almost anything on damaged input; none of it may end a run.
         except Exception as error:
             raise Unreadable("is cut short" if _is_cut(error) else f"is damaged: {error}") from None

@@ -23,7 +23,7 @@ from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import disk_full_error, packs
-from msvq.data.decode import GONE, PASSING, Unreadable, check_skipped, read_content
+from msvq.data.decode import GONE, KILLED, NO_MEMORY, PASSING, Unreadable, check_skipped, read_content
 from msvq.data.store import Names
 from msvq.data.to_rgb import Resizing
 from msvq.data.workers import HASH_BYTES, Task, Workers, chunked
@@ -63,7 +63,8 @@ def open_pack(
     place, needed = cache.folder.parent, pack_bytes(len(items), side) if pixels else 0
 
     def accept(manifest: Manifest) -> bool:
-        return not any_readable_again((Path(manifest["place"], name), why) for name, why in _skipped(manifest))
+        skipped = ((Path(manifest["place"], name), why) for name, why in _skipped(manifest))
+        return not any_readable_again(skipped, side, resizing)
 
     def fill(folder: Path | None) -> Content:
         file = folder / PIXELS if pixels and folder is not None else None
@@ -112,9 +113,16 @@ def pack_bytes(num: int, side: int) -> int:
     return num * side * side * 3
 
 
-def any_readable_again(skipped: Iterable[tuple[Path, str]]) -> bool:
+def any_readable_again(skipped: Iterable[tuple[Path, str]], side: int, resizing: Resizing | None) -> bool:
     """Whether a file that could not be read, for a reason that may pass, can be read now."""
-    return any(_opens(path) for path, reason in skipped if reason.startswith((*PASSING, GONE)))
+    found = list(skipped)
+    if any(_opens(path) for path, reason in found if reason.startswith((*PASSING, GONE))):
+        return True
+    heavy: list[list[str | bytes]] = [[str(path)] for path, reason in found if reason in (NO_MEMORY, KILLED)]
+    if not heavy:
+        return False
+    with closing(Workers(1)) as pool:
+        return any(not result.reasons for result in pool.map("check", heavy, side=side, resizing=resizing))
 
 
 def _opens(path: Path) -> bool:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from msvq.core.launch import child_environment, open_closed_streams
-from msvq.data.decode import IMAGE_RECORD, Unreadable, decode, examine, read_content
+from msvq.data.decode import IMAGE_RECORD, KILLED, NO_MEMORY, Unreadable, decode, examine, read_content
 from msvq.data.to_rgb import Resizing
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def perform(
         except Unreadable as error:
             reasons[index] = str(error)
         except MemoryError:
-            reasons[index] = "needs more memory than there is"
+            reasons[index] = NO_MEMORY
     if target is not None:
         _write(rows, *target)
         rows = _empty(task, len(pictures), side)
@@ -151,7 +151,7 @@ class Workers:
             return result
         self._started.remove(worker)
         if not chances:
-            return Result(_empty(task, 1, side), {0: "ended the process that was reading it"}, bytes(HASH_BYTES))
+            return Result(_empty(task, 1, side), {0: KILLED}, bytes(HASH_BYTES))
         # One of them killed the process, or something else did: ask for each alone, twice before it is blamed.
         parts = []
         for index, picture in enumerate(pictures):

@@ -16,6 +16,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.data.sources import open_dataset
 from msvq.data.sources.benchmarks import BENCHMARKS, find_benchmark, not_found, read_benchmark
+from msvq.report.page import is_report_final, write_report
 from msvq.reproduce import formats
 from msvq.reproduce.collect import Known, check_same_pictures, collect, read_known, write_known
 from msvq.reproduce.estimate import plan_tasks
@@ -198,6 +199,9 @@ def write_comparison(sweep: Sweep) -> tuple[dict[str, Any], list[Path]]:
     out = sweep.out
     request, found = collect(sweep.request, out, read_manifest(out)["cells"], sweep.known)
     check_same_pictures(found)
+    for run in {out / CELLS / one.cell for one in found.values()}:
+        if is_finished(run) and not is_report_final(run):  # it was killed just before
+            write_report(run)
     write_known(out / RESULTS, request.scale.name, found.values(), out / CELLS, sweep.known)
     result = build_result(request, found, command=sweep.command)
     path, figures = out / RESULTS / request.study.name, []

@@ -143,7 +143,8 @@ def _cache_of(source: ImageSource, encoder: LoadedEncoder, root: Path, wanted: s
 def _is_as_it_was(manifest: Manifest, source: ImageSource, encoder: LoadedEncoder) -> bool:
     """Whether an index is of this encoder, and what could not be read then cannot be read now."""
     skipped = ((Path(source.root, source.names[i]), reason) for i, reason in manifest["skipped"])
-    return manifest["encoder"] == encoder.key and not any_readable_again(skipped)
+    how = encoder.preprocessing
+    return manifest["encoder"] == encoder.key and not any_readable_again(skipped, how.side, how.resizing)
 
 
 def _make(source: ImageSource, encoder: LoadedEncoder, cache: ArrayCache, batch_size: int, workers: int | None) -> None:
