@@ -407,11 +407,28 @@ def bundle(folder: Path, **facts: object) -> dict[str, object]:
     return entry
 
 
+def test_the_encoder_that_comes_with_the_package_is_used_by_its_name(
+    says: Says, photos: Path, pictures: NDArray[np.uint8]
+) -> None:
+    name = "cifar10-msvq-narrow"
+    code, out, _ = says("pretrained")
+    entry = pretrained.find_pretrained(name)
+    assert code == 0 and f"{name}: msvq on cifar10, 200 epochs; kNN" in out
+    assert entry is not None and entry.file is not None
+    assert (pretrained.BUNDLED / entry.file).stat().st_size <= 1_600_000
+    assert f"| {entry.knn:.2f} |" in (pretrained.BUNDLED / f"{name}.md").read_text()
+    encoder = load_encoder(name)
+    assert encoder.embed(pictures).shape == (8, 128) and encoder.size == 32
+    code, out, _ = says("search", name, "--data", photos, "--query", photos / "kind0" / "00.png", "--json")
+    assert code == 0 and "00.png" in out
+    settings = resolve(data="patterns", init=name)
+    assert (settings.backbone.name, settings.backbone.width) == ("resnet18", 16)
+    assert init_weights.load_initial_weights(settings, 32) is not None
+
+
 def test_a_bundled_name_is_an_encoder(
     says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photos: Path, pictures: NDArray[np.uint8]
 ) -> None:
-    code, out, _ = says("pretrained")
-    assert code == 0 and "none yet" in out
     monkeypatch.setattr(pretrained, "BUNDLED", tmp_path)
     entry = bundle(tmp_path)
     code, out, _ = says("pretrained", "--json")

@@ -93,9 +93,6 @@ def pretrained(as_json: opt.AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([entry.model_dump(mode="json", exclude={"encoder"}) for entry in found], indent=1))
         return
-    if not found:
-        Display(Console()).note("none yet: no encoder comes with this version; timm:NAME and hf:OWNER/NAME name others")
-        return
     for entry in found:
         scores = {"kNN": entry.knn, "linear": entry.linear}
         told = ", ".join(f"{name} {score:.1f} %" for name, score in scores.items() if score is not None)
