@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 import msvq
-from msvq.api import Encoder, Finder
+from msvq.api import Encoder
 from msvq.core.files import write_text
 from msvq.runs.evaluate import UNTRAINED, load_beside
 
@@ -98,10 +98,10 @@ def noise(image: Picture, generator: Generator) -> Picture:
     return Image.fromarray(generator.integers(256, size=(image.height, image.width, 3), dtype=np.uint8))
 
 
-def chequers(image: Picture, generator: Generator) -> Picture:
-    cell = max(2, image.width // int(generator.integers(6, 20)))
-    board = np.indices((image.height, image.width)).sum(0) // cell % 2 * 255
-    return Image.fromarray(np.stack([board, 255 - board, board], 2).astype(np.uint8))
+def stripes(image: Picture, generator: Generator) -> Picture:
+    width = max(2, image.width // int(generator.integers(6, 20)))
+    bands = np.indices((image.height, image.width)).sum(0) // width % 2 * 255
+    return Image.fromarray(np.stack([bands, 255 - bands, bands], 2).astype(np.uint8))
 
 
 def letter(image: Picture, generator: Generator) -> Picture:
@@ -131,7 +131,7 @@ def blue(image: Picture, _: Generator) -> Picture:
 ODD: dict[str, Callable[[Picture, Generator], Picture]] = {
     "blank": blank,
     "noise": noise,
-    "chequers": chequers,
+    "stripes": stripes,
     "a page of text": letter,
     "eight times as wide as high": lambda image, _: image.resize((2 * image.width, image.height // 4)),
     "tiny": lambda image, _: image.resize((16, 12)),
@@ -233,16 +233,15 @@ def save(image: Picture, path: Path, quality: int = QUALITY, note: int | None = 
     image.save(path, quality=quality, exif=exif)
 
 
-def load(name: str) -> Finder:
+def load(name: str) -> Encoder:
     """An encoder by its name, or the bundled one's network with fresh weights."""
     if name != UNTRAINED:
-        encoder: Finder = msvq.load_encoder(name)
-        return encoder
+        return msvq.load_encoder(name)
     fresh = load_beside(UNTRAINED, msvq.load_encoder(BUNDLED))
     return Encoder(**{one.name: getattr(fresh, one.name) for one in fields(fresh)})
 
 
-def measure(encoder: Finder, folder: Path, planted: Planted) -> dict[str, Any]:
+def measure(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
     """What each command finds."""
     return {
         "duplicates": count_copies(encoder.duplicates(data=folder).records(), planted),
@@ -277,7 +276,7 @@ def count_copies(rows: list[dict[str, Any]], planted: Planted) -> dict[str, Any]
     }
 
 
-def count_odd(encoder: Finder, folder: Path, planted: Planted) -> dict[str, Any]:
+def count_odd(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
     """Odd ones among as many pictures as are odd."""
     num = sum(map(len, planted.odd.values()))
     first = {row["file"] for row in encoder.outliers(data=folder, num=num).records()}
@@ -297,7 +296,7 @@ def count_wrong(rows: list[dict[str, Any]], planted: Planted) -> dict[str, Any]:
     }
 
 
-def count_right(encoder: Finder, folder: Path, planted: Planted) -> dict[str, Any]:
+def count_right(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
     """Percent of the pictures that get the class they show, all and the fifth that is surest."""
     found = encoder.classify(examples_of(folder), data=folder)
     right = [
@@ -312,7 +311,7 @@ def count_right(encoder: Finder, folder: Path, planted: Planted) -> dict[str, An
     }
 
 
-def count_pure(encoder: Finder, folder: Path, planted: Planted) -> dict[str, Any]:
+def count_pure(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
     """Percent of the pictures that show what most of their group show, with a group per class."""
     rows = encoder.cluster(len(set(planted.classes.values())), data=folder).records()
     pairs = [(row["group"], planted.classes[str(row["file"])]) for row in rows if row["file"] in planted.classes]
@@ -330,7 +329,7 @@ def purity(pairs: Iterable[tuple[Any, str]]) -> float:
     return round(100 * sum(max(one.values()) for one in groups.values()) / sum(map(Counter.total, groups.values())), 1)
 
 
-def count_covered(encoder: Finder, folder: Path, planted: Planted) -> dict[str, Any]:
+def count_covered(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
     """Classes among twice as many pictures as there are classes, and the odd ones, which show none."""
     odd = {name for names in planted.odd.values() for name in names}
     chosen = {str(row["file"]) for row in encoder.select(2 * len(set(planted.classes.values())), data=folder).records()}
