@@ -63,6 +63,11 @@ class Flags:
         text = self.budget if self.budget is not None else DEFAULT if timed and not length else None
         return None if text is None else parse_budget(text)
 
+    def length_note(self) -> list[str]:
+        """What to say where nobody said how long."""
+        unsaid = self.seconds is not None and self.budget is None
+        return [f"note: no length was given, so it takes {DEFAULT}; --budget 1h, say, learns more"] if unsaid else []
+
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
         """The complete settings that they ask for. `base`: plain values instead of a recipe, unless one is named."""
         assignments = self._assignments()
