@@ -235,10 +235,9 @@ def save(image: Picture, path: Path, quality: int = QUALITY, note: int | None = 
 
 def load(name: str) -> Encoder:
     """An encoder by its name, or the bundled one's network with fresh weights."""
-    if name != UNTRAINED:
-        return msvq.load_encoder(name)
-    fresh = load_beside(UNTRAINED, msvq.load_encoder(BUNDLED))
-    return Encoder(**{one.name: getattr(fresh, one.name) for one in fields(fresh)})
+    loaded = load_beside(UNTRAINED, msvq.load_encoder(BUNDLED)) if name == UNTRAINED else msvq.load_encoder(name)
+    # Without its run: that may have been told to look at no labels.
+    return Encoder(**{one.name: getattr(loaded, one.name) for one in fields(loaded)} | {"run": None})
 
 
 def measure(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
@@ -254,7 +253,11 @@ def measure(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
 
 
 def count_copies(rows: list[dict[str, Any]], planted: Planted) -> dict[str, Any]:
-    """Copies in a group with their original, those of them with the right kind, and groups with any other picture."""
+    """Copies in a group with their original, those of them with the right kind, and groups of other pictures.
+
+    Odd ones are left out of groups: pages of text and small pictures of others are hard to tell from copies.
+    """
+    odd = {name for names in planted.odd.values() for name in names}
     group = {row["file"]: row["group"] for row in rows}
     listed = {frozenset((row["file"], row["copy_of"])): row["kind"] for row in rows if row["copy_of"]}
     together = {
@@ -263,10 +266,10 @@ def count_copies(rows: list[dict[str, Any]], planted: Planted) -> dict[str, Any]
     }
     named = sum(listed.get(frozenset(pair)) == COPIES[kind].kind for kind, pairs in together.items() for pair in pairs)
     members: dict[int, set[str]] = {}
-    for name, number in group.items():
-        members.setdefault(number, set()).add(name)
+    for name in group.keys() - odd:
+        members.setdefault(group[name], set()).add(name)
     known = [set(pair) for pairs in planted.copies.values() for pair in pairs]
-    others = [sorted(names) for names in members.values() if names not in known]
+    others = [sorted(names) for names in members.values() if len(names) > 1 and names not in known]
     for names in others:
         print("not planted:", *names)
     return {
@@ -332,9 +335,11 @@ def purity(pairs: Iterable[tuple[Any, str]]) -> float:
 def count_covered(encoder: Encoder, folder: Path, planted: Planted) -> dict[str, Any]:
     """Classes among twice as many pictures as there are classes, and the odd ones, which show none."""
     odd = {name for names in planted.odd.values() for name in names}
+    copies = (pair for pairs in planted.copies.values() for pair in pairs)
+    shown = planted.classes | {copy: planted.classes[original] for original, copy in copies}
     chosen = {str(row["file"]) for row in encoder.select(2 * len(set(planted.classes.values())), data=folder).records()}
     return {
-        "classes": len({planted.classes[name] for name in chosen if name in planted.classes}),
+        "classes": len({shown[name] for name in chosen if name in shown}),
         "odd ones": len(chosen & odd),
     }
 

@@ -76,10 +76,10 @@ def test_copies_count_with_their_original_and_a_strange_group_is_told(
     planted: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pairs = {"mirrored": [["a", "b"], ["c", "d"]], "turned by a half": [["e", "f"]]}
-    facts = planted.Planted({}, pairs, {}, [])
+    facts = planted.Planted({}, pairs, {"blank": ["y", "z"]}, [])
     columns = ("group", "kind", "file", "copy_of")
     listed = [(1, "best", "a", ""), (1, "mirrored", "b", "a"), (2, "best", "d", ""), (2, "turned", "x", "d")]
-    listed += [(3, "best", "f", ""), (3, "cropped", "e", "f")]
+    listed += [(3, "best", "f", ""), (3, "cropped", "e", "f"), (4, "best", "y", ""), (4, "exact", "z", "y")]
     found = planted.count_copies([dict(zip(columns, row, strict=True)) for row in listed], facts)
     assert found["found"] == {"mirrored": 1, "turned by a half": 1}
     assert found["with the right kind"] == 1
