@@ -101,7 +101,7 @@ class Trainer:
         self._unread: list[Tensor] = []  # losses of the steps since then, of their parts [A]
         self.images_per_second = 0.0  # since the epoch began, or the run went on
         self.measured: dict[str, Any] = {}  # what the callbacks have last found, by the names of the log
-        self.measured_at = 0  # after which epoch
+        self.measured_at: dict[str, int] = {}  # after which epoch, by the same names
 
     @property
     def epoch(self) -> int:
