@@ -17,8 +17,10 @@ from msvq.config.resolve import Flags
 from msvq.core.console import Display, printed
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
-from msvq.evaluate.results import EvalResult
+from msvq.evaluate.results import EvalResult, percent
+from msvq.report.numbers import tell_knn
 from msvq.report.page import WRITTEN, is_report_final, report_on, summary, write_live_report, write_report
+from msvq.report.records import read_record
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
@@ -56,9 +58,8 @@ class Accuracy:
 
     def __str__(self) -> str:
         known = EvalResult.model_validate(self.record)
-        error = "" if known.top1_error is None else f" ± {known.top1_error:.1f}"
-        guess = "" if known.chance is None else f"chance {known.chance:.1f} %, "
-        return f"{self.protocol}: {self.top1:.1f}{error} % ({guess}top-5 {self.top5:.1f} %)"
+        guess = "" if known.chance is None else f"chance {percent(known.chance)}, "
+        return f"{self.protocol}: {percent(self.top1, known.top1_error)} ({guess}top-5 {percent(self.top5)})"
 
 
 @dataclass(frozen=True)
@@ -274,8 +275,8 @@ class Run(Finder, RunDir):
     """A finished or running pre-training: what `msvq.pretrain` returns and `msvq.load` opens."""
 
     def __repr__(self) -> str:
-        scores = [line["knn_top1"] for line in self.metrics() if line.get("knn_top1") is not None]
-        knn = f", kNN {scores[-1]:.1f} %" if scores else ""
+        known = tell_knn(read_record(self.path))
+        knn = f", {known}" if known else ""
         return f"Run({str(self.path)!r}: {self.config.method_name} on {self.config.data.source}{knn})"
 
     def _repr_html_(self) -> str:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from tests.report.fixtures import HOSTILE, change_log, make_run, write_json
+from tests.report.fixtures import HOSTILE, change_analysis, change_log, make_run, write_json
 
 from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
-from msvq.report.numbers import comparison, confused_pairs, confusion
+from msvq.report.numbers import comparison, confused_pairs, confusion, tell_knn
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet
 from msvq.report.records import ARRAYS, read_record
@@ -57,7 +57,7 @@ def test_the_policy_allows_its_own_scripts_only(run: Path) -> None:
 
 def test_page_shows_curves_and_neighbours(run: Path) -> None:
     page = page_of(run)
-    assert "kNN accuracy over epoch: from 30 to 33 %" in page
+    assert "kNN accuracy over epoch: from 30.0 % to 33.0 %" in page
     assert "Loss over epoch: from 5 to 4.1" in page
     for title in ("Learning rate", "Rank of the features", "Spread of the features"):
         assert f"<h3>{title}</h3>" in page
@@ -82,8 +82,24 @@ def test_one_accuracy_is_told_alike_wherever_it_stands(run: Path) -> None:
     change_log(run, lambda line: {**line, "knn_top1": 15.549999475479126} if "knn_top1" in line else line)
     knn = json.loads((run / "eval" / "knn.json").read_text())
     write_json(run / "eval" / "knn.json", knn | {"top1": 15.55})
+    change_analysis(run, "trained", 15.55)
     page = page_of(run)
     assert big_numbers(page)[-1] == ("15.6 ± 1.6 %", "after training") and "<td>15.6 %</td>" in page
+    assert "kNN accuracy over epoch: from 15.6 % to 15.6 %" in page and "; the last evaluation" not in page
+
+
+def test_where_the_curve_ends_elsewhere_than_the_last_evaluation_the_page_says_why(run: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["train"]["precision"], config["evaluate"] = "bf16", {"knn_bank": 5000}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    write_json(run / "eval" / "knn.json", knn | {"top1": 35.0, "precision": "fp32", "num_labels": 50_000})
+    change_analysis(run, "trained", 35.0)
+    page = page_of(run)
+    assert big_numbers(page)[-1] == ("35.0 ± 2.1 %", "after training") and "<td>35.0 %</td>" in page
+    why = "Measured in bf16 and by 5,000 labelled pictures; the last evaluation, which was not, says 35.0 %."
+    assert f"Higher is better. {why}" in page
+    assert tell_knn(read_record(run)) == "kNN 35.0 ± 2.1 % (30.0 % untrained, 20.0 % by chance)"
 
 
 def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path) -> None:
@@ -100,6 +116,9 @@ def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path)
 
 def test_without_labels_the_big_numbers_are_copies_that_find_their_originals(run: Path) -> None:
     change_log(run, lambda line: {key: value for key, value in line.items() if key != "knn_top1"})
+    write_json(
+        run / "eval" / "analysis.json", {**json.loads((run / "eval" / "analysis.json").read_text()), "knn": None}
+    )
     page = page_of(run)
     assert "How often do changed copies of pictures find their originals?" in page
     values = [value for value, _ in big_numbers(page)]
@@ -215,7 +234,7 @@ def test_without_labels_there_is_neither_accuracy_nor_mark(tmp_path: Path) -> No
 def test_values_that_are_no_numbers_are_left_out(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "eval", "epoch": 4, "step": 140, "knn_top1": NaN, "rank": null}\n')
-    assert "kNN accuracy over epoch: from 30 to 33 %" in page_of(run)
+    assert "kNN accuracy over epoch: from 30.0 % to 33.0 %" in page_of(run)
 
 
 def test_a_column_has_a_number_and_bold_needs_two(run: Path) -> None:
@@ -244,7 +263,7 @@ def test_every_picture_says_what_it_is(run: Path) -> None:
 def test_several_runs_are_compared(run: Path) -> None:
     page = page_of(run, make_run(run.parent / "other", method="mocov2"))
     assert "<h1>2 runs compared</h1>" in page
-    assert "&lt;script&gt;alert(1)&lt;script&gt; from 30 to 33 %; other from 30 to 33 %" in page
+    assert "&lt;script&gt;alert(1)&lt;script&gt; from 30.0 % to 33.0 %; other from 30.0 % to 33.0 %" in page
     table = page[page.index("What was measured") :]
     for words in ("mocov2", "<b>33.0 %</b>", "<b>70.0 %</b>", "<b>2.75</b>", "collapsing"):
         assert words in table[: table.index("</section>")]

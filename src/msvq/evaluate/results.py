@@ -17,6 +17,7 @@ from msvq.core.schema import load_yaml
 
 LONGEST_NAME = 150  # bytes of a result's file name; file systems take 255, with what is added while it is written
 KINDS = ("knn", "linear", "probe", "finetune")  # the order of results
+LOGGED_DIGITS = 4  # behind the point, that an accuracy of the log has: it was a number of 32 bits
 LARGEST = 1e300  # a number beyond it is none that a chart could show
 
 Real = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
@@ -26,6 +27,12 @@ Count = Annotated[int, Ge(0), Le(2**53)]
 def standard_error(share: float, num: int) -> float:
     """Of a share of so many, by Wilson's interval: not 0 where none or all were right."""
     return math.sqrt(share * (1 - share) / num + 1 / (4 * num**2)) / (1 + 1 / num)
+
+
+def percent(value: float, error: float | None = None) -> str:
+    """An accuracy as it is told everywhere; 15.55 is logged as 15.549999, and would be told as 15.5 beside 15.6."""
+    told = f"{round(value, LOGGED_DIGITS):.1f}"
+    return f"{told} %" if error is None else f"{told} ± {error:.1f} %"
 
 
 def percent_error(percent: float, num: int | None) -> float | None:

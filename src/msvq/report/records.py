@@ -18,8 +18,18 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.evaluate.results import LARGEST, Count, EvalResult, Real, damaged, read_checked, read_results
-from msvq.runs.metrics import LOGGED_DIGITS, read_metrics
+from msvq.evaluate.results import (
+    LARGEST,
+    LOGGED_DIGITS,
+    Count,
+    EvalResult,
+    Real,
+    damaged,
+    percent,
+    read_checked,
+    read_results,
+)
+from msvq.runs.metrics import read_metrics
 
 Points = list[tuple[float, float]]
 
@@ -50,7 +60,7 @@ _SETTINGS = _keys(
     backbone=_keys(name=str | None) | None,
     data=_keys(source=str) | None,
     train=_keys(epochs=Count | None, steps=Count | None, precision=str | None) | None,
-    evaluate=_keys(knn_k=Count | None) | None,
+    evaluate=_keys(knn_k=Count | None, knn_bank=Count | None) | None,
 )
 
 
@@ -123,6 +133,32 @@ class Record:
         return self.analysis.get("knn") or {}
 
     @property
+    def accuracies(self) -> dict[str, float]:
+        """kNN accuracy of the encoder "untrained" and "trained", of baselines and of chance, as far as it is known.
+
+        It is that of the last evaluation; while there is none, that of the log.
+        """
+        scores = self.values("knn_top1")
+        logged = {"untrained": scores[0], "trained": scores[-1] if len(scores) > 1 else None} if scores else {}
+        known = {"chance": self.knn.get("chance"), **logged, **(self.knn.get("accuracy") or {})}
+        return {name: value for name, value in known.items() if is_number(value)}
+
+    @property
+    def why_curve_differs(self) -> str:
+        """How kNN was measured during the run, where the last evaluation did so otherwise, and found another number."""
+        final, scores = self.result("knn"), self.values("knn_top1")
+        if final is None or not scores or percent(scores[-1]) == percent(final.top1):
+            return ""
+        precision, bank = self.section("train").get("precision"), self.section("evaluate").get("knn_bank")
+        ways = [f"in {precision}"] if precision and final.precision not in ("", precision) else []
+        ways += [f"by {bank:,} labelled pictures"] if bank and bank < (final.num_labels or 0) else []
+        return (
+            f"Measured {' and '.join(ways)}; the last evaluation, which was not, says {percent(final.top1)}."
+            if ways
+            else ""
+        )
+
+    @property
     def false_negatives(self) -> Mapping[str, Any]:
         """The audit of the soft labels; empty for a method without any."""
         return self.analysis.get("false_negatives") or {}
@@ -142,7 +178,7 @@ class Record:
         ]
 
     def values(self, key: str, kind: str = "eval") -> list[float]:
-        """The same without the epochs; 15.55 is logged as 15.549999, and would be told as 15.5 beside 15.6."""
+        """The same without the epochs, rounded."""
         return [round(value, LOGGED_DIGITS) for _, value in self.curve(key, kind)]
 
     @property

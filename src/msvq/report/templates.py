@@ -10,6 +10,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from msvq.core.console import duration, printable
+from msvq.evaluate.results import percent
 from msvq.report.records import is_number
 
 
@@ -18,7 +19,13 @@ def templates(package: str = "report") -> Environment:
     """The templates of a package of msvq, and those of the report."""
     loader = ChoiceLoader([PackageLoader("msvq", name) for name in dict.fromkeys((package, "report"))])
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "printable": printable, "measured_in": measured_in, "duration": duration}
+    environment.filters |= {
+        "number": number,
+        "printable": printable,
+        "measured_in": measured_in,
+        "duration": duration,
+        "percent": percent,
+    }
     return environment
 
 

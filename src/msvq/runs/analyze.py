@@ -125,7 +125,17 @@ def evaluate_finished_run(
     with display.busy("looking for originals of changed copies"):
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]
-    knn = compare_accuracies(log, data, settings, trained=accuracy, step=step)
+    knn = None
+    logged = [line["knn_top1"] for line in log if line.get("knn_top1") is not None]
+    if accuracy is not None and logged:
+        untrained = logged[0]
+        if len(voting.labelled) > len(data.labelled.subsample(settings.evaluate.knn_bank)):  # fewer voted on the way
+            untrained = run_protocol(
+                "knn", replace(subject, encoder=fresh, cached=None), vote, {}, checkpoint="", step=0
+            ).top1
+        baselines = baseline_accuracies(voting.labelled, data.test, k=vote.k, temp=vote.temp)
+        accuracies = {"trained": accuracy, "untrained": untrained, **baselines}
+        knn = {"pictures": len(data.test), "chance": chance(data.test.labels), "accuracy": accuracies}
     tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"], knn["chance"])]
     tests.append(copies_found({name: found["at_1"] for name, found in copies["recall"].items()}, copies["pictures"]))
     history = [line for line in log if "rank" in line]
@@ -153,24 +163,6 @@ def evaluate_finished_run(
     }
     write_text(folder / f"analysis{suffix}.json", json.dumps(nan_to_none(result), indent=1) + "\n")
     return result
-
-
-def compare_accuracies(
-    log: Sequence[dict[str, Any]], data: ImageDataset, settings: Settings, *, trained: float | None, step: int
-) -> dict[str, Any] | None:
-    """kNN accuracy after training and before it, as logged, and of what one has without an encoder, by the same vote.
-
-    `trained` is taken of a checkpoint between two lines of the log. None where nothing was logged.
-    """
-    logged = [line for line in log if line.get("knn_top1") is not None]
-    if not data.has_labels or not logged or trained is None:
-        return None
-    if logged[-1]["step"] == step:
-        trained = logged[-1]["knn_top1"]
-    vote = settings.evaluate
-    baselines = baseline_accuracies(data.labelled.subsample(vote.knn_bank), data.test, k=vote.knn_k, temp=vote.knn_temp)
-    accuracy = {"trained": trained, "untrained": logged[0]["knn_top1"], **baselines}
-    return {"pictures": len(data.test), "chance": chance(data.test.labels), "accuracy": accuracy}
 
 
 def seconds_per_step(log: Sequence[dict[str, Any]], settings: Settings) -> float | None:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from msvq.core.files import write_text
 from msvq.core.launch import is_main_process
 
-LOGGED_DIGITS = 4  # behind the point, that an accuracy of the log has: it was a number of 32 bits
-
 
 class Standing(NamedTuple):
     """How far a run is that has not left all that a run leaves."""

@@ -179,7 +179,10 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
 
 def seconds_to_finish(per_picture: float, data: ImageDataset, settings: Settings) -> float:
     """From the last step to the report: kNN, neighbours, map and changed copies, by the seconds of a feature."""
-    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
+    bank = last_bank(data.labelled, settings.evaluate.knn_bank)
+    judged = len(bank) + len(data.test)
+    if len(bank) > (settings.evaluate.knn_bank or len(bank)):  # the untrained network anew, by the larger bank
+        judged *= 2
     looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
     tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
     groups = 0 if data.has_labels else GROUPS
