@@ -26,6 +26,7 @@ What is tried elsewhere, file by file:
 import csv
 import hashlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -274,6 +275,34 @@ def test_a_report_on_tampered_files_is_a_page_or_a_sentence(tmp_path: Path, name
             raise
     assert outcomes["page"] and not outcomes["odd"]
     assert outcomes["refused"] or name in ("environment", "metrics")  # told as it is; a line less
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe,\x80\n" * 3, b'file,reason\n"' + b"x" * 200_000])
+def test_a_report_on_an_odd_list_of_skipped_files_is_a_page_or_a_sentence(
+    run: Path, tmp_path: Path, msvq_says: Says, content: bytes
+) -> None:
+    (run / "skipped.csv").write_bytes(content)
+    code, _, err = msvq_says("report", run, "--out", tmp_path / "page.html")
+    whole = content[0] == 255
+    assert (code, err) == (0, "") if whole else code == 2 and "skipped.csv' is damaged" in err
+    code, out, _ = msvq_says("runs", tmp_path)
+    assert code == 0 and ("damaged" in out) != whole
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "environment.json", "eval/analysis.json"])
+@pytest.mark.parametrize("place", ["/dev/zero", "/proc/kmsg", "pipe"])
+def test_a_run_whose_file_has_no_end_is_told_in_a_sentence(
+    tmp_path: Path, msvq_says: Says, name: str, place: str
+) -> None:
+    run = make_run(tmp_path / "run")
+    (run / name).unlink()
+    if place == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to(place)
+    code, _, err = msvq_says("report", run, "--out", tmp_path / "page.html")
+    assert code in (0, 2) and err.count("\n") <= 1 and "Traceback" not in err
+    assert code == 2 or name != "config.yaml"
 
 
 def test_a_run_does_not_go_on_from_a_tampered_checkpoint(

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from PIL import Image
 from tests.report.fixtures import HOSTILE, change_analysis, change_log, make_run, write_json
 
 from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
+from msvq.report.figures import draw_maps
 from msvq.report.numbers import comparison, confused_pairs, confusion, tell_knn
 from msvq.report.page import SCRIPTS, write_report
 from msvq.report.pictures import sprite_sheet
@@ -381,3 +383,25 @@ def test_arrays_that_lack_a_part_or_are_of_another_kind_are_refused(run: Path, n
             np.savez(path, **changed)
             with pytest.raises(BadInput, match=f"{name}.npz"):
                 read_record(run).arrays(name)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_page_with_figures_of_tampered_arrays_is_a_page_or_a_sentence(run: Path, name: str) -> None:
+    run = make_run(run.parent / "unlabelled", names=()) if name == "groups" else run
+    path = run / "eval" / f"{name}.npz"
+    whole = dict(np.load(path))
+    refused = []
+    for key, value in whole.items():
+        wrong = [value[:1], value[:0], value[..., :1], value[None], np.full_like(value, 9)]
+        wrong += [np.full_like(value, 10**12)] if value.dtype.kind == "i" else []
+        wrong += [np.full_like(value, np.nan)] if value.dtype.kind == "f" else []
+        for changed in wrong:
+            np.savez(path, **whole | {key: changed})
+            try:
+                draw = draw_maps([read_record(run)])
+                if draw and name == "map":
+                    draw(Figure())
+                page_of(run)
+            except BadInput as error:
+                refused.append(str(error))
+    assert all(str(path) in sentence for sentence in refused) and len(refused) > 2 * len(whole)

@@ -17,6 +17,7 @@ from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, WARMUP, parse_budget
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.files import expanduser
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
@@ -140,7 +141,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
         if not path.is_file():
             raise BadInput(f"there is no recipe file {str(path)!r}; recipes by name: {', '.join(recipe_names())}")
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_ordinary(path).decode()
         except UnicodeDecodeError:
             raise BadInput(f"recipe {str(path)!r} is not a text file, or damaged") from None
     elif str(recipe) in recipe_names():

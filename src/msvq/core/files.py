@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
+from msvq.core.ordinary_files import read_ordinary
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the beginning of one
 
@@ -137,10 +138,8 @@ def is_run(out: Path) -> bool:
     """
     path = out / "config.yaml"
     try:
-        if not path.is_file() or not path.stat().st_size:  # a pipe, or a link into /proc, may have no end
-            return False
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_ordinary(path).decode(errors="replace")
+    except (OSError, BadInput):
         return False
     return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from msvq.core.errors import BadInput, shorten
 from msvq.core.files import write_text
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.schema import load_yaml
 
 LONGEST_NAME = 150  # bytes of a result's file name; file systems take 255, with what is added while it is written
@@ -125,8 +126,8 @@ class EvalResult(BaseModel):
 def _other_data(path: Path, fingerprint: str) -> bool:
     """Whether a file holds a result on other data."""
     try:
-        return EvalResult.model_validate_json(path.read_bytes()).data_fingerprint != fingerprint
-    except (OSError, ValidationError):
+        return EvalResult.model_validate_json(read_ordinary(path)).data_fingerprint != fingerprint
+    except (OSError, BadInput, ValidationError):
         return False
 
 
@@ -142,7 +143,7 @@ def read_checked(path: Path, kind: Any = dict) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_ordinary(path).decode()
         found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise damaged(path) from None

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
+from msvq.core.ordinary_files import read_ordinary
 from msvq.evaluate.results import (
     LARGEST,
     LOGGED_DIGITS,
@@ -64,21 +65,27 @@ _SETTINGS = _keys(
 )
 
 
-# What is in eval/*.npz: the kind of the numbers, and the number of dimensions.
+# What is in eval/*.npz: the kind of the numbers, and the sizes, of which those with one letter are equal; _: any but 0.
+_PICTURE = "_ _ 3"
 ARRAYS = {
-    "map": {"labels": "i1", "images": "u4", "after": "f2", "neighbours": "i2"},
+    "map": {
+        **{"labels": "i n", "names": "U n", "images": f"u n {_PICTURE}", "class_names": "U c"},
+        **{"before": "f n 2", "after": "f n 2", "neighbours": "i n k"},
+    },
     "neighbours": {
-        **{"queries": "u4", "query_labels": "i1", "class_names": "U1"},
-        **{"before": "u5", "before_labels": "i2", "after": "u5", "after_labels": "i2"},
+        **{"queries": f"u q {_PICTURE}", "query_labels": "i q", "class_names": "U c"},
+        **{"before": f"u q b {_PICTURE}", "before_labels": "i q b"},
+        **{"after": f"u q a {_PICTURE}", "after_labels": "i q a"},
     },
     "groups": {
-        **{"sizes": "i1", "tightness": "f1", "typical": "u4", "typical_groups": "i1", "typical_names": "U1"},
-        **{"odd": "u4", "odd_reasons": "U1", "odd_names": "U1"},
+        **{"sizes": "i g", "tightness": "f g"},
+        **{"typical": f"u t {_PICTURE}", "typical_groups": "i t", "typical_names": "U t"},
+        **{"odd": f"u o {_PICTURE}", "odd_reasons": "U o", "odd_names": "U o"},
     },
     "gallery": {
-        **{"queries": "u4", "query_labels": "i1", "views": "U1", "class_names": "U1"},
-        **{"found_images": "u6", "found_labels": "i3", "found_weights": "f3"},
-        **{"worst_images": "u5", "worst_labels": "i2", "worst_weights": "f1"},
+        **{"queries": f"u q {_PICTURE}", "query_labels": "i q", "views": "U v", "class_names": "U c"},
+        **{"found_images": f"u v q k {_PICTURE}", "found_labels": "i v q k", "found_weights": "f v q k"},
+        **{"worst_images": f"u w 2 {_PICTURE}", "worst_labels": "i w 2", "worst_weights": "f w"},
     },
 }
 
@@ -229,8 +236,7 @@ class Record:
                 found = {key: arrays[key] for key in arrays.files}
         except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
             raise damaged(path) from None
-        shapes = {key: f"{value.dtype.kind}{value.ndim}" for key, value in found.items()}
-        if not ARRAYS[name].items() <= shapes.items():
+        if not _fit(found, ARRAYS[name]):
             raise damaged(path)
         return found
 
@@ -273,8 +279,25 @@ def _count_rows(path: Path) -> int:
     """Rows of a CSV file after its header."""
     if not path.is_file():
         return 0
-    with path.open(encoding="utf-8", newline="") as file:
-        return max(0, sum(1 for _ in csv.reader(file)) - 1)
+    try:
+        return max(0, sum(1 for _ in csv.reader(read_ordinary(path).decode(errors="replace").splitlines(True))) - 1)
+    except csv.Error:  # a field without end, for one
+        raise damaged(path) from None
+
+
+def _fit(arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, str]) -> bool:
+    """Whether arrays have the kinds and sizes that `wanted` tells of each."""
+    known: dict[str, int] = {}
+    for name, (kind, *sizes) in ((name, text.split()) for name, text in wanted.items()):
+        found = arrays.get(name)
+        if found is None or found.dtype.kind != kind or found.ndim != len(sizes):
+            return False
+        if kind == "u" and found.dtype != np.uint8:
+            return False
+        for size, num in zip(sizes, found.shape, strict=True):
+            if (num == 0) if size == "_" else num != (int(size) if size.isdigit() else known.setdefault(size, num)):
+                return False
+    return True
 
 
 def _dig(line: Mapping[str, Any], key: str) -> Any:

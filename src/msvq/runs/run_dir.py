@@ -33,6 +33,7 @@ from msvq.core.files import (
     written_files,
 )
 from msvq.core.launch import num_processes
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.user_code import is_user_code
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
@@ -165,7 +166,7 @@ class RunDir:
         """What the run was made with: versions, hardware, and a fingerprint of its data."""
         path = self.path / "environment.json"
         try:
-            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+            return dict(json.loads(read_ordinary(path))) if path.is_file() else {}
         except (ValueError, TypeError, RecursionError):
             way_out = "restore it, or delete it if the pictures are still those that the run began with"
             raise BadInput(f"{path} is damaged; {way_out}") from None
