@@ -105,6 +105,12 @@ def limit_warmup(settings: Settings, steps_per_epoch: int) -> Settings:
     return changed(settings, {"train.warmup_epochs": min(settings.train.warmup_epochs, most)})
 
 
+def limit_looks(settings: Settings) -> Settings:
+    """Settings of a run that is looked at so often at most: an epoch of few pictures is over soon."""
+    every = max(settings.evaluate.every, math.ceil(settings.train.epochs / MOST_LOOKS))
+    return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update={"every": every})})
+
+
 def changed(settings: Settings, changes: Mapping[str, Any], *, keep: Collection[str] = ()) -> Settings:
     """The settings with other values by section.key, but for what is to be kept."""
     sections: dict[str, dict[str, Any]] = {}
