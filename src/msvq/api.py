@@ -1,6 +1,5 @@
 """What `import msvq` gives: a look before training, pre-training, and a run with all that one does with it."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -17,6 +16,7 @@ from msvq.config.resolve import Flags
 from msvq.core.console import Display, printed
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
+from msvq.core.schema import to_assignments
 from msvq.evaluate.results import EvalResult, percent
 from msvq.report.numbers import tell_knn
 from msvq.report.page import WRITTEN, is_report_final, report_on, summary, write_live_report, write_report
@@ -146,7 +146,7 @@ class EvalOptions(RunOptions, total=False):
     download: bool
     labels: float  # the share of the labels that is used
     seeds: int
-    overrides: Iterable[str]  # key=value
+    overrides: Sequence[str] | Mapping[str, Any]  # key=value, or a dictionary
 
 
 class Finder:
@@ -343,7 +343,7 @@ class Run(Finder, RunDir):
     def evaluate(self, protocol: str, changes: Mapping[str, Any] = {}, **options: Unpack[EvalOptions]) -> Accuracy:
         """`msvq evaluate`, with its options; `changes` are what it takes with --set."""
         named = [f"{key}={value}" for key, value in changes.items() if value is not None]
-        options["overrides"] = [*named, *options.get("overrides", ())]
+        options["overrides"] = [*named, *to_assignments(options.get("overrides", ()))]
         result, path = evaluate(self, protocol=protocol, **_plain(options))
         assert path is not None  # a run has a place for it
         return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
@@ -391,13 +391,6 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: str(value) if key == "data" and value is not None else value for key, value in options.items()}
 
 
-def _assignments(overrides: Sequence[str] | Mapping[str, Any]) -> Sequence[str]:
-    """What --set takes."""
-    if not isinstance(overrides, Mapping):
-        return overrides
-    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-
-
 def load(name: str | Path, *, backbone: str | None = None) -> Run | Any:
     """Open a run directory. Of any other encoder, such as "hf:OWNER/NAME", what `load_encoder` gives: it embeds, too.
 
@@ -428,7 +421,7 @@ def doctor(
     """Look at the data before training: `msvq doctor`, with its options."""
     from msvq.preflight.doctor import examine_data
 
-    flags = Flags(data=str(data), data_root=data_root, overrides=_assignments(overrides))
+    flags = Flags(data=str(data), data_root=data_root, overrides=to_assignments(overrides))
     found = examine_data(flags, download=download, display=display)
     return Diagnosis(found["ok"], tuple(found["findings"]), found["command"], found)
 
@@ -462,7 +455,7 @@ def plan(
         init=init,
         epochs=epochs,
         budget=budget,
-        overrides=_assignments(overrides),
+        overrides=to_assignments(overrides),
         device=device,
         precision=precision,
     )
@@ -574,7 +567,7 @@ def pretrain(
         method=method,
         backbone=backbone,
         init=init,
-        overrides=_assignments(overrides),
+        overrides=to_assignments(overrides),
         epochs=epochs,
         budget=budget,
         seed=seed,
