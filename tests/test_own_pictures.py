@@ -390,7 +390,7 @@ def test_a_folder_that_cannot_be_looked_into_is_mentioned(
     out = tmp_path / "run"
     code, said, err = msvq_says("pretrain", "--data", photos, "--out", out, *FAST)
     assert code == 0, err
-    assert "note: 1 folders cannot be looked into, such as 'closed'; see skipped.csv" in said
+    assert "note: 1 folder cannot be looked into, such as 'closed'; see skipped.csv" in said
     assert "closed,cannot be looked into: Permission denied\n" in (out / "skipped.csv").read_text()
 
 

@@ -17,7 +17,7 @@ from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
 from msvq.report.figures import draw_maps
 from msvq.report.numbers import comparison, confused_pairs, confusion, tell_knn
-from msvq.report.page import SCRIPTS, write_report
+from msvq.report.page import SCRIPTS, summary, write_report
 from msvq.report.pictures import sprite_sheet
 from msvq.report.records import ARRAYS, read_record
 
@@ -287,6 +287,30 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
 def test_where_the_page_goes(run: Path) -> None:
     assert write_report(run, figures=False) == run / "report.html"
     assert write_report([run, run], figures=False) == run.parent / "report.html"
+
+
+def test_one_of_something_is_no_plural_and_no_picture_is_just_a_picture(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "x", names=("cat", "dog"))
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    write_json(run / "eval" / "knn.json", {**knn, "confusion": [[5, 1], [0, 5]]})
+    page = page_of(run)
+    assert "taken for “dog”: 1 time, 16.7 %" in page and ": 1 time (16.7 %)" in page
+    run = make_run(tmp_path / "y", names=())
+    saved = dict(np.load(run / "eval" / "groups.npz"))
+    np.savez(run / "eval" / "groups.npz", **saved | {"sizes": np.array([9, 1]), "typical_names": np.array([""] * 5)})
+    page = page_of(run)
+    assert "1 picture <small>" in page and 'alt="picture"' not in page
+    assert page.count('alt="typical of group 2"') == 2 and 'alt="odd one 2"' in page
+
+
+def test_beside_others_an_accuracy_has_its_error_and_chance(run: Path) -> None:
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    rows = [{"encoder": "x", "top1": 61.5, "top5": 90.0}, {"encoder": "pixels", "top1": "text", "top5": 50.0}]
+    write_json(run / "eval" / "knn.json", {**knn, "num_test": 400, "chance": 12.5, "beside": rows})
+    page = page_of(run)
+    assert page.count("<td>61.5 ± 2.4 %</td><td>90.0 ± 1.5 %</td>") == 1 and "<td>–</td><td>50.0 ± 2.5 %</td>" in page
+    assert '<th scope="row">by chance</th><td>12.5 %</td>' in page
+    assert "<th>chance</th>" in summary(run) and "<td>12.5 %</td>" in summary(run)
 
 
 def test_confused_pairs() -> None:

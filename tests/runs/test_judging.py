@@ -95,6 +95,7 @@ def test_an_accuracy_never_stands_alone(run: msvq.Run, capsys: pytest.CaptureFix
         "200 test pictures; ± is one standard",
     ):
         assert words in out
+    assert re.search(r"^ *pixels +\d+\.\d ± \d\.\d % ", out, re.MULTILINE)
     found = read(run, "probe")
     assert [row["encoder"] for row in found["beside"]][1:] == ["untrained", "pixels"]
     test = open_dataset(run.config.data).test.labels

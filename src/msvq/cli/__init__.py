@@ -43,7 +43,7 @@ PANELS = {
     "What": ("recipe", "method", "backbone", "init", "settings"),
     "Where it runs": ("device", "precision", "compiled", "seed"),
 }
-LEAVE_FILES = ("demo", "pretrain", "reproduce")  # what they print is not what they are for
+LEAVE_FILES = ("demo", "pretrain", "compare", "reproduce")  # what they print is not what they are for
 TASK_OF = {command: task for task, names in TASKS.items() for command in names}
 
 

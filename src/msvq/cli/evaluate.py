@@ -16,7 +16,7 @@ from msvq.cli import options as opt
 from msvq.cli.options import app
 from msvq.core.console import Display, printable, say
 from msvq.core.files import write_text
-from msvq.evaluate.results import percent_error
+from msvq.evaluate.results import percent, percent_error
 from msvq.runs.metrics import nan_to_none
 
 EXPLAINED = {
@@ -214,7 +214,7 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
     if result.get("beside"):
         table = _table("encoder", "top-1", "top-5", "features", "seconds")
         for row in result["beside"]:
-            tops = (f"{row[top]:.1f} %" for top in ("top1", "top5"))
+            tops = (_told({**row, "num_test": result["num_test"]}, top) for top in ("top1", "top5"))
             table.add_row(printable(row["encoder"]), *tops, f"{row['num_features']:,}", f"{row['seconds']:.1f}")
         table.add_row(*by_chance)
         console.print(table)
@@ -264,7 +264,7 @@ def show_unlabelled(rows: Sequence[Mapping[str, Any]], out: Path | None, console
 
 def _told(result: Mapping[str, Any], key: str) -> str:
     error = result.get(f"{key}_std", percent_error(result[key], result["num_test"]))
-    return f"{result[key]:.1f}{'' if error is None else f' ± {error:.1f}'} %"
+    return percent(result[key], error)
 
 
 def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_json: bool) -> None:

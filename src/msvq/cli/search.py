@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app, resumable
-from msvq.core.console import Display, printable
+from msvq.core.console import Display, counted, printable
 
 if TYPE_CHECKING:
     from msvq.search.search import Searched
@@ -59,7 +59,7 @@ def embed(
         display = Display(Console(stderr=True))
         written = embedding.embed(inputs, out, pictures=pictures, batch_size=batch_size, display=display)
     say = Display(Console()).note
-    say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
+    say(f"{counted(written.num, 'picture')}, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
         say(f"{tell_skipped(written.skipped)}  {written.skipped_path}")
     if written.try_again:

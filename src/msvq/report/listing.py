@@ -59,7 +59,7 @@ def _listed(run: Path, folder: Path) -> Listed:
         _state(record),
         f"{record.num_epochs}/{record.section('train').get('epochs', '?')}",
         changed,
-        next(reversed(record.values("knn_top1")), None),
+        record.accuracies.get("trained"),
         ((record.copies.get("recall") or {}).get("trained") or {}).get("at_1"),
     )
 

@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 from markupsafe import Markup
 
-from msvq.core.console import duration, printable
-from msvq.evaluate.results import percent
+from msvq.core.console import counted, duration, printable
+from msvq.evaluate.results import percent, percent_error
 from msvq.report.records import is_number
 
 
@@ -24,7 +24,8 @@ def templates(package: str = "report") -> Environment:
         "printable": printable,
         "measured_in": measured_in,
         "duration": duration,
-        "percent": percent,
+        "percent": told_percent,
+        "counted": counted,
     }
     return environment
 
@@ -33,6 +34,11 @@ def number(value: Any, pattern: str) -> str:
     """A number as its pattern says, a dash where there is none; what rounds to 0 has no sign."""
     told = pattern.format(value).replace("%", " %") if is_number(value) else "–"
     return told if re.search("[1-9]", told) else told.removeprefix("-")
+
+
+def told_percent(value: Any, error: float | None = None, *, num: int | None = None) -> str:
+    """An accuracy, with its error or that of `num` test pictures; a dash where there is none."""
+    return percent(value, percent_error(value, num) if error is None else error) if is_number(value) else "–"
 
 
 def measured_in(columns: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

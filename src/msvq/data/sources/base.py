@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from msvq.core.console import Display, printable
+from msvq.core.console import Display, counted, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.core.schema import MayChange, Section
@@ -258,7 +258,9 @@ class EncodedSource(ImageSource):
             unread = f"{bad:,} of {len(self):,} pictures cannot be read and are left out"
             notes.append(f"{unread}; skipped.csv says which and why")
         if closed := self.unlisted:
-            notes.append(f"{len(closed):,} folders cannot be looked into, such as {closed[0][0]!r}; see skipped.csv")
+            notes.append(
+                f"{counted(len(closed), 'folder')} cannot be looked into, such as {closed[0][0]!r}; see skipped.csv"
+            )
         about = {"notes": tuple(notes), "skipped": (*self.unlisted, *pack.skipped), "content": pack.digest}
         return self._dataset(plan, pictures, num_train, num_labelled, stream=stream, **about)
 

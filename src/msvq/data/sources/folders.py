@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from msvq.core.console import counted
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run
 from msvq.data.decode import EXTENSIONS
@@ -119,7 +120,7 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
     if not found.names and found.unlisted:
         raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
     if not found.names:
-        others = f"; it holds {found.num_others:,} files of other kinds" if found.num_others else ""
+        others = f"; it holds {counted(found.num_others, 'file')} of other kinds" if found.num_others else ""
         runs = " beside directories of runs, which are no data" if found.num_runs else ""
         raise BadInput(f"there are no pictures in {str(root)!r}{runs}{others}; name a folder of .jpg, .png ... files")
     parts = [name.split(os.sep) for name in found.names]
