@@ -317,6 +317,12 @@ def test_the_help_lists_commands_by_task_and_options_in_groups(shell: Shell) -> 
     assert "--install-completion" in top
 
 
+def test_pictures_in_the_wrong_place_are_told_theirs(shell: Shell) -> None:
+    answer = shell("search", "runs/photos", "photos", "--query", "x.jpg")
+    assert answer.code == 2 and "(photos); pictures are named with --data" in answer.err
+    assert "--data" not in shell("runs", "a", "b").err
+
+
 def test_the_script_for_completion_can_be_printed() -> None:
     environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     words = [sys.executable, "-m", "msvq", "--show-completion", "bash"]

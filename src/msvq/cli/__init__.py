@@ -95,6 +95,8 @@ def run_command(arguments: list[str]) -> int:
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
         if type(error).__name__ == "NoSuchOption":
             sentence = _setting_for(error) or sentence
+        elif "unexpected extra argument" in sentence and _takes_data(error):
+            sentence = f"{sentence.rstrip('.')}; pictures are named with --data"
         if lacks_memory(error):
             sentence = f"there is too little memory ({first_line(error, 120)}); does 'ulimit -v' keep some from it?"
         elif isinstance(error, ImportError):  # a mistake of ours, or of the installation
@@ -128,6 +130,11 @@ def lacks_memory(error: BaseException) -> bool:
 def command_of(arguments: list[str]) -> str:
     """The command's name."""
     return next((word for word in arguments if not word.startswith("-")), "")
+
+
+def _takes_data(error: Any) -> bool:
+    """Whether the command that was given too many words has an option for pictures."""
+    return error.ctx is not None and any("--data" in one.opts for one in error.ctx.command.params)
 
 
 def _setting_for(error: Any) -> str:
