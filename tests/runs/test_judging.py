@@ -227,7 +227,8 @@ def test_analysis_of_the_run(run: msvq.Run, capsys: pytest.CaptureFixture[str]) 
     assert (again["copies"], again["knn"]) == (after_training["copies"], after_training["knn"])
     logged = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
     accuracy = again["knn"]["accuracy"]
-    assert (accuracy["untrained"], accuracy["trained"]) == (logged[0], logged[-1])
+    assert (accuracy["untrained"], accuracy["trained"]) == (logged[0], pytest.approx(logged[-1]))
+    assert accuracy["trained"] == read(run, "knn")["top1"]
     assert (again["copies"]["held_out"], again["copies"]["pictures"]) == (200, 520)
     assert "nearest neighbours name" in again["verdict"]["sentence"]
     assert again["false_negatives"] == after_training["false_negatives"]  # the same batches, from the checkpoint

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from torch import nn
+
 from msvq.config.adapt import fill_from_data
 from msvq.config.build import build_method, make_augment
 from msvq.config.settings import Settings
@@ -125,17 +127,12 @@ def evaluate_finished_run(
     with display.busy("looking for originals of changed copies"):
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]
-    knn = None
     logged = [line["knn_top1"] for line in log if line.get("knn_top1") is not None]
+    knn = None
     if accuracy is not None and logged:
-        untrained = logged[0]
-        if len(voting.labelled) > len(data.labelled.subsample(settings.evaluate.knn_bank)):  # fewer voted on the way
-            untrained = run_protocol(
-                "knn", replace(subject, encoder=fresh, cached=None), vote, {}, checkpoint="", step=0
-            ).top1
-        baselines = baseline_accuracies(voting.labelled, data.test, k=vote.k, temp=vote.temp)
-        accuracies = {"trained": accuracy, "untrained": untrained, **baselines}
-        knn = {"pictures": len(data.test), "chance": chance(data.test.labels), "accuracy": accuracies}
+        fewer_voted = len(data.labelled.subsample(settings.evaluate.knn_bank)) < len(voting.labelled)
+        untrained = None if fewer_voted else logged[0]
+        knn = compare_accuracies(subject, fresh, vote, trained=accuracy, untrained=untrained)
     tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"], knn["chance"])]
     tests.append(copies_found({name: found["at_1"] for name, found in copies["recall"].items()}, copies["pictures"]))
     history = [line for line in log if "rank" in line]
@@ -163,6 +160,22 @@ def evaluate_finished_run(
     }
     write_text(folder / f"analysis{suffix}.json", json.dumps(nan_to_none(result), indent=1) + "\n")
     return result
+
+
+def compare_accuracies(
+    subject: EvalContext, fresh: nn.Module, vote: KnnSettings, *, trained: float, untrained: float | None
+) -> dict[str, Any]:
+    """kNN accuracy after training, before it, and of what one has without an encoder, by one vote.
+
+    `untrained`: as it was logged; None: the log has it by another vote, and it is measured of the `fresh` network.
+    """
+    if untrained is None:
+        before = replace(subject, encoder=fresh, cached=None)
+        untrained = run_protocol("knn", before, vote, {}, checkpoint="", step=0).top1
+    bank, test = subject.data.labelled, subject.data.test
+    baselines = baseline_accuracies(bank, test, k=vote.k, temp=vote.temp)
+    accuracy = {"trained": trained, "untrained": untrained, **baselines}
+    return {"pictures": len(test), "chance": chance(test.labels), "accuracy": accuracy}
 
 
 def seconds_per_step(log: Sequence[dict[str, Any]], settings: Settings) -> float | None:
