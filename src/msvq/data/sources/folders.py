@@ -122,9 +122,9 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
     if not found.names and found.unlisted:
         raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
     if not found.names:
-        kinds = ", ".join(ending or "none" for ending, _ in found.others.most_common(3))
+        endings = ", ".join(ending or "none" for ending, _ in found.others.most_common(3))
         others = (
-            f"; it holds {counted(found.others.total(), 'file')} of other kinds ({shorten(kinds)})"
+            f"; it holds {counted(found.others.total(), 'file')} of other kinds ({shorten(endings)})"
             if found.others
             else ""
         )
