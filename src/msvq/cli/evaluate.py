@@ -207,7 +207,7 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
         first, second = (f"{key}{top}" if key.endswith("_") else f"{top}{key}" for top in ("top1", "top5"))
         if first in result:
             table.add_row(title, _told(result, first), _told(result, second))
-    by_chance = ("by chance: always the commonest class", f"{result['chance']:.1f} %")
+    by_chance = ("by chance", percent(result["chance"]))
     if not result.get("beside"):
         table.add_row(*by_chance)
     console.print(table)
@@ -222,7 +222,9 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
     say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
     seeds = len(result["seeds"])
     error = f"the deviation over {seeds} seeds" if seeds > 1 else "one standard error of so many"
-    say(f"{result['num_test']:,} test pictures; ± is {error}{f'; result  {path}' if path else ''}")
+    say(f"by chance: always the commonest class. {result['num_test']:,} test pictures; ± is {error}")
+    if path:
+        say(f"result  {path}")
 
 
 def show_mistakes(result: Mapping[str, Any], path: Path | None, console: Console) -> None:

@@ -122,12 +122,8 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
     if not found.names and found.unlisted:
         raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
     if not found.names:
-        endings = ", ".join(ending or "none" for ending, _ in found.others.most_common(3))
-        others = (
-            f"; it holds {counted(found.others.total(), 'file')} of other kinds ({shorten(endings)})"
-            if found.others
-            else ""
-        )
+        endings = shorten(", ".join(ending or "none" for ending, _ in found.others.most_common(3)))
+        others = f"; it holds {counted(found.others.total(), 'file')} of other kinds ({endings})" if endings else ""
         runs = " beside directories of runs, which are no data" if found.num_runs else ""
         raise BadInput(f"there are no pictures in {str(root)!r}{runs}{others}; name a folder of .jpg, .png ... files")
     parts = [name.split(os.sep) for name in found.names]
