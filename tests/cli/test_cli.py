@@ -318,7 +318,7 @@ def test_the_help_lists_commands_by_task_and_options_in_groups(shell: Shell) -> 
 
 
 def test_pictures_in_the_wrong_place_are_told_theirs(shell: Shell) -> None:
-    answer = shell("search", "runs/photos", "photos", "--query", "x.jpg")
+    answer = shell("duplicates", "runs/photos", "photos")
     assert answer.code == 2 and "(photos); pictures are named with --data" in answer.err
     assert "--data" not in shell("runs", "a", "b").err
 

@@ -115,7 +115,8 @@ def _find(option: str, query: str, source: ImageSource) -> Path | int:
         shown = [index for index, name in enumerate(source.names) if printable(name) == query]
         if len(shown) == 1:  # as it stands in what we have written, where odd letters are escapes
             return shown[0]
-        kind = "is a folder" if query and path.is_dir() else "is no file, nor the name of a picture there"
+        folder, no_file = "is a folder, which --data takes", "is no file, nor the name of a picture there"
+        kind = folder if query and path.is_dir() else no_file
         raise BadInput(f"{option} {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
 
 
