@@ -549,8 +549,18 @@ def test_an_export_goes_to_the_hub_and_comes_back(
     code, _, err = says(*words, "--out", tmp_path / "before")
     assert code == 2 and "login" in err and (tmp_path / "before" / "manifest.json").is_file()
     monkeypatch.setenv("HF_TOKEN", "secret")
+    code, out, _ = says(*words)  # a folder that is sent need not stay
+    assert code == 0 and "sent    hf:me/tiny" in out and "export  " not in out
+    sent = dict(hub["me/tiny"])
     code, out, _ = says(*words, "--out", tmp_path / "out")
-    assert code == 0 and "hf:me/tiny" in out
+    assert code == 0 and "hf:me/tiny" in out and hub["me/tiny"].keys() == sent.keys()
+    assert hub["me/tiny"]["model.safetensors"] == sent["model.safetensors"]
+    code, _, err = says(*words[:4])
+    assert code == 2 and "--out is missing" in err
+    monkeypatch.delenv("HF_TOKEN")
+    code, _, err = says(*words)
+    assert code == 2 and "needs a login" in err and "the export is in" not in err
+    monkeypatch.setenv("HF_TOKEN", "secret")
     assert {"README.md", "config.json", "model.safetensors", "example.py"} <= hub["me/tiny"].keys()
     assert b"pipeline_tag: image-feature-extraction" in hub["me/tiny"]["README.md"]
     found = msvq.load("hf:me/tiny").embed(pictures)
