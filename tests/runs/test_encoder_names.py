@@ -37,8 +37,9 @@ from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.initial import load_weights
 from msvq.model.libraries import _name_of_today
 from msvq.model.whitening import without_whitening
+from msvq.runs.beside import compare_without_labels
 from msvq.runs.encoder_names import load_encoder
-from msvq.runs.evaluate import open_for
+from msvq.runs.evaluate import open_for, prepared
 from msvq.search.feature_shards import compute_features
 from msvq.train import init_weights
 
@@ -363,13 +364,55 @@ def test_without_labels_what_can_be_compared_is(says: Says, tmp_path: Path) -> N
     np.savez(tmp_path / "some.npz", images=make_patterns(40, seed=1)[0])
     words = ("evaluate", "pixels", "--data", tmp_path / "some.npz")
     code, _, err = says(*words)
-    assert code == 2 and "has no labels" in err
+    assert code == 2 and "has no labels" in err and "--beside pixels" in err and "analyze" not in err
     code, out, _ = says(*words, "--beside", "pixels", "--out", tmp_path / "x.json", "--json")
     first, second = json.loads(out)["beside"]
     assert code == 0 and json.loads((tmp_path / "x.json").read_text())["beside"] == [first, second]
     assert first["neighbours"] == second["neighbours"] == 100 and first["copies"] == second["copies"]
     assert 1 < first["rank"] < 192
+    for flag, value in {"--labels": "0.5", "--seeds": "2", "--set": "k=5", "--precision": "bf16"}.items():
+        code, _, err = says(*words, "--beside", "pixels", flag, value)
+        assert code == 2 and f"{flag} is for a protocol" in err
     assert "neighbours in common" in " ".join(says(*words, "--beside", "pixels")[1].split())
+
+
+def test_neighbours_in_common_are_those_that_one_counts_by_hand(says: Says, tmp_path: Path) -> None:
+    images = make_patterns(30, seed=2)[0]
+    np.savez(tmp_path / "some.npz", images=images)
+    torch.save(resnet("resnet8").state_dict(), tmp_path / "x.pth")
+    words = ("evaluate", "pixels", "--data", tmp_path / "some.npz", "--beside", tmp_path / "x.pth", "--json")
+    code, out, _ = says(*words)
+    first, second = json.loads(out)["beside"]
+    assert code == 0 and first["neighbours"] == 100 and second["encoder"] == str(tmp_path / "x.pth")
+    dataset, _ = open_for(None, str(tmp_path / "some.npz"), None, display=Display())
+    near = []
+    for name in ("pixels", tmp_path / "x.pth"):
+        encoder = load_encoder(name)
+        fed = dataset if encoder.guessed else prepared(dataset, encoder.preprocessing)
+        found = feature_function(fed, torch.device("cpu"), "fp32")(encoder.network, dataset.train).numpy()
+        unit = found / np.linalg.norm(found, axis=1, keepdims=True)
+        near.append(
+            [set([other for other in np.argsort(-unit @ row) if other != place][:10]) for place, row in enumerate(unit)]
+        )
+    common = [len(mine & theirs) / 10 for mine, theirs in zip(*near, strict=True)]
+    assert len(common) == 30 and 0 < np.mean(common) < 1
+    assert second["neighbours"] == pytest.approx(100 * np.mean(common))
+
+
+def test_changed_copies_are_the_same_for_encoders_of_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, pixels in enumerate(make_patterns(12, seed=2)[0]):
+        Image.fromarray(pixels).resize((200, 200)).save(tmp_path / f"{number}.png")
+    seen: list[tuple[int, ...]] = []
+
+    def copied(images: NDArray[np.uint8], generator: torch.Generator) -> NDArray[np.uint8]:
+        seen.append(images.shape)
+        return images
+
+    monkeypatch.setattr("msvq.evaluate.diagnostics.copies.make_changed_copies", copied)
+    found, path = compare_without_labels("pixels", [TINY, "pixels"], data=str(tmp_path), display=Display())
+    side = load_encoder(TINY).preprocessing.side
+    assert seen == [(12, side, side, 3)] and side > 32 and path is None
+    assert [row["copies"] for row in found["beside"]] == [100, 100, 100]  # which are no other pictures here
 
 
 def test_a_file_of_a_whitened_network_of_a_library_keeps_its_whitening(
