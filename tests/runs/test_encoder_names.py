@@ -534,7 +534,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, d
         def do_GET(self) -> None:
             owner, model, *_, file = self.path.lstrip("/").split("/")
             files = repositories.get(f"{owner}/{model}")
-            if files is None:
+            if owner == "gated":
+                self.answer(403, X_Error_Code="GatedRepo")
+            elif files is None:
                 self.answer(404, X_Error_Code="RepoNotFound")
             elif file not in files:
                 self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit="0" * 40)
@@ -664,11 +666,84 @@ def test_a_list_may_name_a_model_of_the_hub(
         load_encoder("tiny")
 
 
+def test_a_model_of_the_hub_that_cannot_be_had_leaves_nothing(
+    hub: Hub, says: Says, tmp_path: Path, photos: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for words in (
+        ("embed", "hf:gated/model", "--data", photos, "--out", tmp_path / "x.npz"),
+        ("evaluate", "hf:gated/model", "--data", photos, "--out", tmp_path / "x.json"),
+        ("export", "hf:gated/model", "--out", tmp_path / "x"),
+        ("pretrain", "--data", photos, "--init", "hf:gated/model", "--out", tmp_path / "run"),
+    ):
+        code, _, err = says(*words)
+        assert code == 2 and "asks for a login" in err and "Traceback" not in err
+    assert [path for path in sorted(tmp_path.rglob("*")) if "hub" not in path.parts] == before
+
+
+def test_an_export_of_ones_own_code_comes_from_the_hub_where_the_code_is_named(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from torch import nn\n\n\ndef net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+    )
+    mine = f"{code}:net"
+    torch.manual_seed(0)
+    torch.save(runpy.run_path(str(code))["net"]().state_dict(), tmp_path / "x.pth")
+    done = msvq.export.exporting.export_encoder(tmp_path / "x.pth", backbone=mine, format="hf", out=tmp_path / "out")
+    hub["me/mine"] = {path.name: path.read_bytes() for path in done.path.iterdir()}
+    with pytest.raises(msvq.BadInput, match="name it yourself: --backbone"):
+        load_encoder("hf:me/mine")
+    ours = load_encoder("hf:me/mine", backbone=mine)
+    np.testing.assert_array_equal(ours.embed(pictures), load_encoder(tmp_path / "x.pth", backbone=mine).embed(pictures))
+    start = init_weights.load_initial_weights(resolve(data="patterns", init="hf:me/mine", backbone=mine), 32)
+    assert start is not None
+    for key, value in ours.network.state_dict().items():
+        torch.testing.assert_close(start.weights[key], value)
+
+
+def test_training_from_the_hub_trains_the_network_of_the_hub(hub: Hub, exports: Path) -> None:
+    hub["me/tiny"] = {path.name: path.read_bytes() for path in (exports / "safetensors").iterdir() if path.is_file()}
+    network: Any = timm.create_model("test_resnet", num_classes=10)
+    how = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "test_resnet", "num_classes": 10, **how}  # as older ones have it
+    hub["timm/tiny"] = {"config.json": json.dumps(config).encode(), "model.safetensors": save(network.state_dict())}
+    for name, expected in {"hf:me/tiny": ("resnet18", 4), "hf:timm/tiny": ("timm:test_resnet", 64)}.items():
+        settings = resolve(data="patterns", init=name)
+        assert (settings.backbone.name, settings.backbone.width) == expected
+        start = init_weights.load_initial_weights(settings, 32)
+        assert start is not None
+        for key, value in without_whitening(load_encoder(name).network).state_dict().items():
+            torch.testing.assert_close(start.weights[key], value)
+    changed = {**config, "model_args": {"act_layer": "gelu"}}
+    hub["timm/other"] = {**hub["timm/tiny"], "config.json": json.dumps(changed).encode()}
+    with pytest.raises(msvq.BadInput, match=r"model_args of its own \(act_layer\)"):
+        load_encoder("hf:timm/other")
+
+
+def test_training_from_a_file_trains_the_resnet_that_it_is_of(tmp_path: Path) -> None:
+    for stem in ("small", "standard"):
+        torch.save(resnet("resnet14", stem=stem).state_dict(), tmp_path / "x.pth")
+        settings = resolve(data="patterns", init=tmp_path / "x.pth")
+        found = settings.backbone
+        assert (found.name, found.width, found.stem) == ("resnet14", 4, stem)
+        assert init_weights.load_initial_weights(settings, 32) is not None
+    named = resolve(data="patterns", init=tmp_path / "x.pth", backbone="resnet18", overrides=["backbone.width=8"])
+    assert (named.backbone.name, named.backbone.width) == ("resnet18", 8)
+    torch.save(resnet().state_dict(), tmp_path / "x.pth")
+    pooled = resolve(recipe="tinyimagenet", init=tmp_path / "x.pth").backbone
+    assert (pooled.width, pooled.stem) == (4, "small-pool")  # of which the weights cannot tell
+
+
 def test_what_the_hub_cannot_give_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub["me/other"] = {"config.json": b'{"architectures": ["ViTModel"], "auto_map": {}}', "model.safetensors": b""}
     hub["me/empty"] = {}
     for name, sentence in {
         "hf:me/nothing": "there is no hf:me/nothing, or it is private and needs a login",
+        "hf:gated/model": "hf:gated/model asks for a login that has accepted its terms: 'hf auth login'",
         "hf:me/other": "neither an export of msvq nor a timm model",
         "hf:me/empty": "lacks files",
         "hf:me": "it is OWNER/NAME",
@@ -697,7 +772,13 @@ def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(
         init_weights, "library_weights", lambda name, size: timm.create_model("test_resnet").state_dict()
     )
-    for init in ("tiny", str(exports / "safetensors"), "timm:test_resnet"):  # which tell what they are of
+    export = exports / "safetensors"
+    for init in (
+        "tiny",
+        str(export),
+        str(export / "model.safetensors"),
+        "timm:test_resnet",
+    ):  # which tell what they are of
         settings = resolve(data="patterns", init=init)
         start = init_weights.load_initial_weights(settings, 32)
         assert start is not None
@@ -751,6 +832,10 @@ WRONG = [
     (["evaluate", "pixels", "--data", "patterns", "--backbone", "resnet18"], "says it itself"),
     (["evaluate", "timm:resnet18", "--data", "nothing"], "no such data set"),
     (["export", "pixels", "--out", "{tmp}/x"], "has no weights"),
+    (
+        ["evaluate", "timm:botnet50ts_256", "--data", "patterns"],
+        "timm:botnet50ts_256@random is the network without any",
+    ),
     (["evaluate", "{tmp}/x.txt", "--data", "patterns"], "no file of weights by its name"),
 ]
 
@@ -765,6 +850,15 @@ def test_mistakes_are_told_in_a_sentence(
     assert code == 2 and "Traceback" not in err
     assert sentence in " ".join(err.split())
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_may_be_called_as_a_library(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(exports / "safetensors", "timm")
+    found = load_encoder("timm").embed(pictures)
+    np.testing.assert_array_equal(found, load_encoder(exports / "safetensors").embed(pictures))
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,11 @@ from msvq.core.files import expanduser
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
-from msvq.data.sources.hub import PREFIX
 from msvq.methods import METHODS
 from msvq.methods.external import register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
+from msvq.model.hub import CONFIG, HUB, WEIGHTS, fetch_folder
+from msvq.model.initial import guess_resnet, read_weights
 from msvq.model.libraries import RANDOM, is_library
 from msvq.model.pretrained import find_pretrained
 
@@ -86,7 +87,7 @@ class Flags:
         _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = not goes_on
         begun = str(values["backbone"].get("init"))
-        remote = begun == LIBRARY or is_library(begun) or begun.startswith(PREFIX)
+        remote = begun == LIBRARY or is_library(begun) or begun.startswith(HUB)
         if from_recipe and remote and "backbone.init" not in assignments:
             raise BadInput(
                 f"the recipe starts from weights of the network; to allow that, name it yourself: --init {begun}"
@@ -211,15 +212,40 @@ def _take_network(values: dict[str, Any], start: str) -> str | None:
     """The network that weights to start from are of, by their name or what lies beside them; None: they do not tell."""
     if is_library(start):
         return start.removesuffix(RANDOM)
-    place = expanduser(start)
-    if (place / "config.yaml").is_file():
-        values["backbone"] = read_config(place / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
-    elif (place / "config.json").is_file():
+    place = fetch_folder(start.removeprefix(HUB)) if start.startswith(HUB) else expanduser(start)
+    folder = _folder_of(place)
+    if (folder / "config.yaml").is_file():
+        values["backbone"] = read_config(folder / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
+    elif (folder / CONFIG).is_file():
         with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever loads it tells what is wrong
-            values["backbone"] = dict(json.loads((place / "config.json").read_bytes())["backbone"])
+            config = json.loads((folder / CONFIG).read_bytes())
+            if "backbone" not in config:
+                return f"timm:{config['architecture']}"
+            values["backbone"] = dict(config["backbone"])
+    elif place.is_file():
+        with suppress(BadInput):  # of another network, or no weights at all
+            _take_shape(values, guess_resnet(start, read_weights(place)))
     elif (listed := find_pretrained(start)) is not None and listed.encoder is not None:
         values["backbone"] = {**listed.encoder["backbone"], "init": None}
     return None
+
+
+def _folder_of(place: Path) -> Path:
+    """The run or the export that a file of weights lies in; of anything else, the place itself."""
+    if place.parent.name == "checkpoints":
+        return place.parent.parent
+    return place.parent if place.name in ("encoder.safetensors", WEIGHTS) else place
+
+
+def _take_shape(values: dict[str, Any], found: BackboneSettings) -> None:
+    """Make the backbone the ResNet that a file is of, unless a recipe has a network of another kind."""
+    block = values.get("backbone", {})
+    if not isinstance(block, dict) or block.get("name", BackboneSettings().name) not in RESNETS:
+        return
+    shape = found.model_dump(include={"name", "width", "stem"})
+    if (found.stem, block.get("stem")) == ("small", "small-pool"):  # a max-pool has no weights that would tell of it
+        del shape["stem"]
+    values["backbone"] = {**block, **shape}
 
 
 def _choose_backbone(values: dict[str, Any], name: str | None) -> None:

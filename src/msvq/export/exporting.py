@@ -18,8 +18,8 @@ from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone_record, write_folder
 from msvq.export.plans import check_format, make_plan
 from msvq.export.verify import verify
+from msvq.model.hub import MANIFEST, hub_library
 from msvq.runs.encoder import LoadedEncoder
-from msvq.runs.encoder_folder import MANIFEST, hub_library
 from msvq.runs.encoder_names import EncoderName, find_run, load_encoder
 
 MAKER = "msvq export"  # by which a manifest of ours is known
