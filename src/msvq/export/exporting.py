@@ -84,7 +84,7 @@ def export_encoder(
             advance(1)
             checked = verify(folder, encoder)
             advance(1)
-            text = model_card(encoder, plan, format=format, licence=licence, checked=checked)
+            text = model_card(encoder, plan, format=format, licence=licence, checked=checked, push=push)
             (folder / "README.md").write_text(text, encoding="utf-8")
             manifest = _manifest(folder, encoder, format, licence, checked)
             (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
