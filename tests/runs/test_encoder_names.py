@@ -255,6 +255,33 @@ def test_search_embed_and_duplicates_take_any_encoder(photos: Path, says: Says, 
     assert saved["features"].shape == (24, 192) and json.loads(str(saved["about"]))["run"] == "pixels"
 
 
+COMMANDS = {
+    "evaluate": ["--data", "{photos}", "--protocol", "probe", "--out", "{tmp}/x.json"],
+    "search": ["--data", "{photos}", "--query", "{photos}/kind0/00.png", "--html", "{tmp}/x.html"],
+    "duplicates": ["--data", "{photos}", "--html", "{tmp}/x.html"],
+    "embed": ["--data", "{photos}", "--out", "{tmp}/x.npz"],
+    "export": ["--format", "onnx", "--out", "{tmp}/x"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_network_of_timm_goes_through_every_command(command: str, photos: Path, says: Says, tmp_path: Path) -> None:
+    words = (word.format(photos=photos, tmp=tmp_path) for word in COMMANDS[command])
+    code, _, err = says(command, TINY, *words)
+    assert code == 0, err
+    (made,) = tmp_path.glob("x*")
+    if command == "evaluate":
+        rows = json.loads(made.read_text())["beside"]
+        assert [row["encoder"] for row in rows] == [TINY, "untrained", "pixels"]
+        assert rows[0]["num_features"] == load_encoder(TINY).feature_dim
+    elif command == "embed":
+        assert np.load(made)["features"].shape == (24, load_encoder(TINY).feature_dim)
+    elif command == "export":
+        assert json.loads((made / "manifest.json").read_text())["checked"]["max_abs_difference"] < 1e-4
+    else:
+        assert "00.png" in made.read_text()
+
+
 @pytest.mark.parametrize("kind", ["timm:test_vit@random", "x.pth", "onnx", "pixels"])
 def test_batches_and_workers_change_no_bit(kind: str, exports: Path, photos: Path) -> None:
     encoder = load_encoder(exports / kind if (exports / kind).exists() else kind)
@@ -276,7 +303,9 @@ def test_an_index_of_another_encoder_is_not_searched(photos: Path, says: Says, t
     shutil.rmtree(second.parent)
     first.parent.rename(second.parent)  # in the place of the other's
     code, out, err = says("search", tmp_path / "x.pth", *words)
-    assert code == 0 and "is damaged (it belongs to other pictures): making it again" in " ".join(err.split())
+    assert code == 0 and "is damaged (it belongs to other pictures or another encoder): making it again" in " ".join(
+        err.split()
+    )
     assert out == found[str(tmp_path / "x.pth")]
     assert says("classify", "pixels", *words[:2], "--examples", photos, "--save", "kinds")[0] == 0
     code, _, err = says("classify", tmp_path / "x.pth", *words[:2], "--use", "kinds")
