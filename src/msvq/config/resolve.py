@@ -64,6 +64,11 @@ class Flags:
         text = self.budget if self.budget is not None else DEFAULT if timed and not length else None
         return None if text is None else parse_budget(text)
 
+    def length_note(self) -> list[str]:
+        """What to say where nobody said how long."""
+        unsaid = self.seconds is not None and self.budget is None
+        return [f"note: no length was given, so it takes {DEFAULT}; --budget 1h, say, learns more"] if unsaid else []
+
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
         """The complete settings that they ask for. `base`: plain values instead of a recipe, unless one is named."""
         assignments = self._assignments()
@@ -75,7 +80,7 @@ class Flags:
             own = RECIPE if self.seconds is not None else RECIPE_OF.get(source, "folder")
             values = read_recipe(self.recipe if self.recipe is not None else own)
             if self.recipe is None and own == RECIPE and "backbone.init" in assignments:
-                values.pop("backbone")  # weights are of a standard network, unless another is named
+                values["backbone"] = {"whiten": True}  # weights are of a standard network, unless another is named
         name = assignments.pop("method.name", self.method)
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
@@ -213,20 +218,23 @@ def _take_network(values: dict[str, Any], start: str) -> str | None:
     if is_library(start):
         return start.removesuffix(RANDOM)
     place = fetch_folder(start.removeprefix(HUB)) if start.startswith(HUB) else expanduser(start)
-    folder = _folder_of(place)
+    folder, recipe, network = _folder_of(place), values.get("backbone"), {}
+    recipe = recipe if isinstance(recipe, dict) else {}
     if (folder / "config.yaml").is_file():
-        values["backbone"] = read_config(folder / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
+        network = read_config(folder / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
     elif (folder / CONFIG).is_file():
         with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever loads it tells what is wrong
             config = json.loads((folder / CONFIG).read_bytes())
             if "backbone" not in config:
                 return f"timm:{config['architecture']}"
-            values["backbone"] = dict(config["backbone"])
+            network = dict(config["backbone"])
     elif place.is_file():
         with suppress(BadInput):  # of another network, or no weights at all
-            _take_shape(values, guess_resnet(start, read_weights(place)))
+            network = _take_resnet(place, recipe)
     elif (listed := find_pretrained(start)) is not None and listed.encoder is not None:
-        values["backbone"] = {**listed.encoder["backbone"], "init": None}
+        network = {**listed.encoder["backbone"], "init": None}
+    if network:
+        values["backbone"] = network | ({"whiten": True} if recipe.get("whiten") else {})  # which is fitted anew
     return None
 
 
@@ -237,15 +245,14 @@ def _folder_of(place: Path) -> Path:
     return place.parent if place.name in ("encoder.safetensors", WEIGHTS) else place
 
 
-def _take_shape(values: dict[str, Any], found: BackboneSettings) -> None:
-    """Make the backbone the ResNet that a file is of, unless a recipe has a network of another kind."""
-    block = values.get("backbone", {})
-    if not isinstance(block, dict) or block.get("name", BackboneSettings().name) not in RESNETS:
-        return
-    shape = found.model_dump(include={"name", "width", "stem"})
-    if (found.stem, block.get("stem")) == ("small", "small-pool"):  # a max-pool has no weights that would tell of it
-        del shape["stem"]
-    values["backbone"] = {**block, **shape}
+def _take_resnet(file: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The ResNet that weights in a file are of; none if the recipe has a network of another kind."""
+    if recipe.get("name", BackboneSettings().name) not in RESNETS:
+        return {}
+    network = guess_resnet(str(file), read_weights(file)).model_dump(mode="json", exclude={"init"})
+    if (network["stem"], recipe.get("stem")) == ("small", "small-pool"):  # a max-pool has no weights that tell of it
+        network["stem"] = "small-pool"
+    return network
 
 
 def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
