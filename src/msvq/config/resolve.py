@@ -240,8 +240,9 @@ def _take_network(values: dict[str, Any], start: str) -> str | None:
 
 def _folder_of(place: Path) -> Path:
     """The run or the export that a file of weights lies in; of anything else, the place itself."""
-    if place.parent.name == "checkpoints":
-        return place.parent.parent
+    run = place.parent.parent
+    if place.parent.name == "checkpoints" and (run / "environment.json").is_file():  # other code has such folders too
+        return run
     return place.parent if place.name in ("encoder.safetensors", WEIGHTS) else place
 
 
