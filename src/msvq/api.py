@@ -18,11 +18,11 @@ from msvq.core.console import Display, printed
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
 from msvq.evaluate.results import EvalResult
+from msvq.model.hub import HUB
 from msvq.report.page import WRITTEN, is_report_final, report_on, summary, write_live_report, write_report
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
-from msvq.runs.encoder_folder import HUB
 from msvq.runs.evaluate import evaluate
 from msvq.runs.own_loop import save_run as save_own_run
 from msvq.runs.run_dir import RunDir
