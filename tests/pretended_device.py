@@ -2,8 +2,9 @@
 
 Its tensors are a subclass of `torch.Tensor` whose memory is the processor's, under the dispatch keys of PyTorch's
 backend for others to define (`privateuse1`); autograd, autocast, modules and optimisers see a device like any other.
-Inside `pretended_device()`, what a real device would refuse is refused: tensors of two devices in one operation, and,
-where asked, dtypes that it lacks. What it would be given is counted: kernels, copies in both directions, and waits.
+Inside `pretended_device()`, what a real device would refuse is refused: tensors of two devices in one operation, those
+of two layouts in a fused kernel, and, where asked, dtypes that it lacks. What it would be given is counted: kernels,
+copies in both directions, and waits.
 """
 
 from collections import Counter
@@ -156,6 +157,9 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             f"({func} of a processor's tensors of shapes {foreign})"
         )
 
+    if str(func).startswith("aten._fused_"):
+        _check_layouts(args)
+
     wrappers: dict[int, Tensor] = {}
 
     def unwrap(tensor: Tensor) -> Tensor:
@@ -182,6 +186,18 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if _count(func, args, kwargs, tensors, there, on_device) and _now.counts.on_kernel is not None:
         _now.counts.on_kernel(func, inner_args, inner, result)
     return _map(result, wrap)
+
+
+def _check_layouts(args: Any) -> None:
+    """What a fused kernel is given of a parameter lies alike in memory; dimensions of one place do not matter."""
+    lists = [value for value in args if isinstance(value, list) and value and isinstance(value[0], Tensor)]
+    for together in zip(*lists, strict=True):
+        shape = together[0].shape
+        strides = [
+            [s for s, num in zip(t.stride(), shape, strict=True) if num > 1] for t in together if t.shape == shape
+        ]
+        if any(stride != strides[0] for stride in strides):
+            raise RuntimeError(f"a fused kernel wants tensors of the same layout, not of strides {strides}")
 
 
 def _count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: list[bool], on_device: bool) -> bool:

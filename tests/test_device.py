@@ -27,6 +27,7 @@ from msvq.data.loader import Loader
 from msvq.data.store import ImageSplit
 from msvq.methods import METHODS
 from msvq.model.teacher import Network
+from msvq.runs.checkpoint import load_checkpoint
 from msvq.train.step import compile_networks
 from msvq.train.trainer import NonFiniteLoss, Trainer
 
@@ -95,7 +96,7 @@ def trainer_of(
 
 def take_steps(trainer: Trainer, num: int, counts: Counts | None = None) -> None:
     """Counted is what the last of them gives the device."""
-    batches = trainer.loader.epoch(0)
+    batches = trainer.loader.epoch(0, start=trainer.step)
     for _ in range(num):
         if counts is not None:
             counts.clear()
@@ -240,6 +241,10 @@ def test_devices_do_not_mix() -> None:
             here[there.long()]
         with pytest.raises((TypeError, RuntimeError), match=r"(?i)numpy"):
             there.numpy()
+        weight = torch.ones(2, 3, device=NAME, requires_grad=True)
+        weight.grad = torch.ones(3, 2, device=NAME).T
+        with pytest.raises(RuntimeError, match="the same layout"):
+            torch.optim.SGD([weight], fused=True).step()
     with pretended_device(lacks=(torch.float64,)), pytest.raises(TypeError, match=r"has no torch\.float64"):
         torch.ones(3, device=NAME).double()
 
@@ -311,7 +316,7 @@ def test_on_cuda_compiled_networks_are_graphs(monkeypatch: pytest.MonkeyPatch) -
     method = tiny_method(METHODS["ressl"])
     for device, mode in (("cuda", "reduce-overhead"), ("cpu", None)):
         asked.clear()
-        compile_networks(method, torch.device(device))
+        compile_networks(method, torch.optim.SGD(method.parameters()), torch.device(device))
         assert asked == [{"dynamic": False, "mode": mode}] * 2  # the student and its teacher
         x = torch.randn(16, 3, 16, 16)
         assert method.student(x).shape == (16, 8)
@@ -339,6 +344,28 @@ def test_networks_that_do_not_compile_are_trained_as_they_are(tmp_path: Path, mo
     assert "note: the networks could not be compiled (no working triton here), and are trained as they are" in notes[0]
     assert trainer.epoch_loss == pytest.approx(plain.epoch_loss, rel=1e-6)
     assert kernels <= BUDGETS["ressl"][2]
+    for p, averages in trainer.optimiser.state.items():
+        assert averages["momentum_buffer"].stride() == p.stride()
+
+
+@pytest.mark.parametrize(("first", "then"), [(CPU, DEVICE), (DEVICE, CPU)])
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_a_run_goes_on_on_another_device(
+    first: torch.device, then: torch.device, optimiser: str, tmp_path: Path
+) -> None:
+    """Where parameters, and so their averages, lie otherwise in memory."""
+    with pretended_device():
+        whole, begun, gone_on = (trainer_of("ressl", tmp_path, d, optimiser=optimiser) for d in (CPU, first, then))
+        take_steps(whole, 4)
+        take_steps(begun, 2)
+        begun.save()
+        gone_on.load(load_checkpoint(begun.checkpoints))
+        take_steps(gone_on, 2)
+        gone_on._read_losses(gone_on.step)
+        state = {key: value.cpu() for key, value in gone_on.method.state_dict().items()}
+    assert gone_on.epoch_loss == pytest.approx(whole.epoch_loss, rel=1e-6)
+    for key, value in whole.method.state_dict().items():
+        torch.testing.assert_close(state[key], value, rtol=1e-5, atol=1e-7)
 
 
 # --- bad input

@@ -81,14 +81,14 @@ class Trainer:
             self.method = method.to(self.device)
             self.method.to(memory_format=memory_format(method, self.device, settings.compile))
         self.ddp_method = wrap_ddp(self.method)
-        if settings.compile:
-            compile_networks(self.method, self.device, announce)
         self.optimiser = make_optimiser(
             self.method,
             settings.optimiser,
             weight_decay=settings.weight_decay,
             decay_norm_and_bias=settings.decay_norm_and_bias,
         )
+        if settings.compile:
+            compile_networks(self.method, self.optimiser, self.device, announce)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")  # else it does nothing
         views_seed = derive_seed(settings.seed, RandomStream.VIEWS)
         self.generator = torch.Generator().manual_seed(views_seed)  # augmentation's own
