@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -199,16 +199,16 @@ class Trainer:
         """Add the losses up to that of `step` to the epoch's; raise if one is no number. Reads `others` with them."""
         if not self._unread:
             return others
-        read = torch.cat([part.view(-1) for part in (*self._unread, *others)]).cpu()
-        num = self.settings.accumulate
-        losses, values = read[: num * len(self._unread)], read[num * len(self._unread) :]
+        num, scales = self.settings.accumulate, [cast(Tensor, self.scaler._scale)] if self.scaler.is_enabled() else []
+        read = torch.cat([part.view(-1) for part in (*self._unread, *others, *scales)]).cpu()
+        losses, values, scale = read.split([num * len(self._unread), len(others), len(scales)])
         self._unread.clear()
         for ago, parts in zip(range(len(losses) // num - 1, -1, -1), losses.split(num), strict=True):
             self.loss = sum(parts.tolist()) / num
             if not math.isfinite(self.loss):
                 self._break_down(f"the loss became {self.loss} at step {step - ago}")
             self.epoch_loss, self.epoch_steps = self.epoch_loss + self.loss, self.epoch_steps + 1
-        if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
+        if (scale < SMALLEST_SCALE).any():
             self._break_down(f"gradients overflow in fp16 at step {step}, however small")
         return values.unbind()
 
