@@ -5,8 +5,9 @@
 
 A step is run on the pretended device of tests/pretended_device.py, at two small batches, and each of its kernels tells
 its arithmetic and the bytes that it reads and writes. Both grow by the same amount with every picture (but for how many
-views chance jitters and blurs), which gives any batch. A kernel takes as long as the slower of the two at the card's peak, plus a launch. Real kernels stay below the
-peaks, so the times are what a card cannot beat, but the ratios between loops and what bounds them hold for any card.
+views chance jitters and blurs), which gives any batch. A kernel takes as long as the slower of the two at the card's
+peak, plus a launch. Real kernels stay below the peaks, so the times are what a card cannot beat, but the ratios between
+loops and what bounds them hold for any card.
 """
 
 import argparse

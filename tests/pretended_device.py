@@ -149,8 +149,13 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return _now.pinned[-1]
     target = kwargs.get("device")
     on_device = torch.device(target).type == NAME if target is not None else any(there)
-    # As on real devices: a single number may come from the processor.
-    foreign = [tuple(t.shape) for t, is_there in zip(tensors, there, strict=True) if not is_there and t.ndim]
+    # As on real devices: what computes number by number takes a single one from the processor.
+    takes_numbers = torch.Tag.pointwise in func.tags
+    foreign = [
+        tuple(t.shape)
+        for t, is_there in zip(tensors, there, strict=True)
+        if not is_there and (t.ndim or not takes_numbers)
+    ]
     if any(there) and foreign and func not in COPYING:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu! "
@@ -338,8 +343,8 @@ def pretended_device(*, lacks: tuple[torch.dtype, ...] = ()) -> Iterator[Counts]
         torch.__future__.get_swap_module_params_on_conversion(),
     )
     with ExitStack() as stack:
+        stack.callback(_return_to, _now)
         _now = _Pretence(counts, lacks)
-        stack.callback(_forget)
         torch._C._set_only_lift_cpu_tensors(True)  # so that `new_tensor` copies where it is seen
         stack.callback(torch._C._set_only_lift_cpu_tensors, was_lifting)
         torch.__future__.set_swap_module_params_on_conversion(True)  # so that parameters become the device's
@@ -358,6 +363,6 @@ def _synchronise(device: Any = None) -> None:
     _now.wait("synchronize")
 
 
-def _forget() -> None:
+def _return_to(before: _Pretence | None) -> None:
     global _now
-    _now = None
+    _now = before
