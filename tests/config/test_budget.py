@@ -135,6 +135,15 @@ def test_trained_weights_go_on_at_a_lower_rate(network: str) -> None:
     assert choices(told.settings(), 3600, (32, 32), keep=told.named)[0].settings.train.base_lr == 0.07
 
 
+def test_a_budget_whitens_also_what_goes_on_from_a_network_that_does_not() -> None:
+    told = Flags(data="cifar10", budget="1h", init="cifar10-msvq-narrow")
+    network = told.settings().backbone
+    assert (network.name, network.width, network.whiten) == ("resnet18", 16, True)
+    again = told.settings(base=told.settings().model_dump(mode="json")).backbone  # as when it is resumed
+    assert again == network
+    assert not Flags(data="cifar10", epochs=3, init="cifar10-msvq-narrow").settings().backbone.whiten
+
+
 def test_a_short_run_is_looked_at_less_closely() -> None:
     short, long = (choices(FAST, seconds, (32, 32), keep=())[0].settings for seconds in (60, 3600))
     assert short.analyze.map < long.analyze.map

@@ -366,6 +366,14 @@ class TestMNN:
         method.neighbour_share = 1.0  # neighbours alone: MSF's mean over k + 1, with another weight
         assert value(method, x1, x2) == pytest.approx(byol + (4 * value(msf, x1, x2) - byol) / 3)
 
+    def test_the_parts_of_a_batch_have_one_share(self, on_embeddings: Make) -> None:
+        method, views, shares = on_embeddings(MNN, dim=DIM, queue_size=SIZE, k=3), batch(*embeddings(2)), []
+        for teachers, queues in ((False, True), (True, True), (False, False)):  # two parts, and the next step
+            method.defer_updates(teachers=teachers, queues=queues)
+            method(views)
+            shares.append(method.share)
+        assert shares[0] == shares[1] != shares[2]
+
     def test_renormalised_mixtures_are_of_embeddings_at_their_own_lengths(self, on_embeddings: Make) -> None:
         method = on_embeddings(MNN, dim=DIM, queue_size=N, k=3, symmetric=False, renormalise=True, neighbour_share=0.4)
         x1, x2, old = embeddings(3)

@@ -1,7 +1,7 @@
 """A run that fits the time there is: the pace is taken, the steps are fixed, and what cannot be is said."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,14 @@ SMALL = ["data.limit=128", "data.size=16", "data.test_size=16", "train.batch_siz
 def fit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fitted]:
     """Fits a run on a few patterns to a number of seconds that does not pass."""
 
-    def fit_run(seconds: float, *words: str, spent: Callable[[], float] = lambda: 0.0, **named: Any) -> Fitted:
-        flags = Flags(data="patterns", budget="1h", overrides=[*SMALL, *words], **named)
+    def fit_run(
+        seconds: float,
+        *words: str,
+        spent: Callable[[], float] = lambda: 0.0,
+        small: Sequence[str] = SMALL,
+        **named: Any,
+    ) -> Fitted:
+        flags = Flags(data="patterns", budget="1h", overrides=[*small, *words], **named)
         settings = flags.settings()
         data = open_dataset(settings.data)
         trial = partial(open_trial, data, CPU, flags.kept(settings))
@@ -48,6 +54,13 @@ def test_the_steps_are_those_that_the_pace_allows(fit: Callable[..., Fitted]) ->
     epochs = -(-num_steps // 4)
     looks = 1 + sum(epoch % settings.evaluate.every == 0 or epoch == epochs for epoch in range(1, epochs + 1))
     planned = num_steps * pace.step + looks * pace.look + pace.finish
+    assert planned == pytest.approx(60.0, abs=2 * pace.look + pace.step)
+
+
+def test_looks_that_are_named_are_paid_for(fit: Callable[..., Fitted]) -> None:
+    settings, pace, num_steps, *_ = fit(60.0, "backbone.width=4", "evaluate.every=1")
+    assert settings.evaluate.every == 1
+    planned = num_steps * pace.step + (1 + num_steps / 4) * pace.look + pace.finish
     assert planned == pytest.approx(60.0, abs=2 * pace.look + pace.step)
 
 
@@ -108,11 +121,14 @@ def test_pictures_that_have_to_be_waited_for_make_a_step_longer(
 
 
 def test_a_plan_promises_only_what_was_measured(fit: Callable[..., Fitted]) -> None:
-    usual, named = fit(60.0), fit(60.0, backbone="resnet14")
-    other = fit(60.0, "method.queue_size=64", method="mocov2")
+    usual, named = fit(60.0, "train.seed=3", small=SMALL[:3]), fit(60.0, backbone="resnet14")
+    other, optimiser = (
+        fit(60.0, "method.queue_size=64", method="mocov2"),
+        fit(60.0, "train.optimiser=sgd", small=SMALL[:3]),
+    )
     assert any("the largest network" in line for line in usual.describe())
     assert any("% kNN on CIFAR-10" in line for line in usual.describe())
-    for fitted in (named, other):
+    for fitted in (named, other, optimiser):
         assert not any("% kNN on CIFAR-10" in line or "the largest" in line for line in fitted.describe())
 
 

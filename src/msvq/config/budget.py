@@ -10,6 +10,7 @@ from msvq.core.errors import BadInput
 RECIPE = "fast"  # what a budget trains by, unless another recipe is named
 METHOD = "simclr"  # of that recipe
 DEFAULT = "20m"  # for a folder, where nothing is said of time
+OF_MACHINE = {f"train.{key}" for key in ("seed", "device", "precision", "compile", "checkpoint_every", "log_every")}
 OF_NETWORK = {"backbone.name", "backbone.width", "backbone.init"}
 BY_RECIPE = {*OF_NETWORK, "train.resolution", "train.optimiser"}  # what a recipe that is named decides
 # (share of the run, side of a crop as a share of the side at which pictures are tested). Small crops are cheap; in
@@ -37,6 +38,12 @@ LADDER = (Rung("resnet8", 32, 0), Rung("resnet14", 32, 1_500), Rung("resnet14", 
 
 # (steps, kNN in percent) of what a budget trained on CIFAR-10: benchmarks/what-to-expect.json, means of the seeds.
 EXPECTED = ((341, 65), (1_921, 75), (11_531, 79))
+
+
+def is_usual(settings: Settings, keep: Collection[str]) -> bool:
+    """Whether it is what the expectations were measured of: nothing that was named changes what is learned."""
+    learning = {path for path in keep if path.partition(".")[0] in ("method", "backbone", "augment", "train")}
+    return settings.method_name == METHOD and learning <= OF_MACHINE
 
 
 def expectation(steps: int) -> str:

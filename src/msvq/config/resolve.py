@@ -63,6 +63,11 @@ class Flags:
         text = self.budget if self.budget is not None else DEFAULT if timed and not length else None
         return None if text is None else parse_budget(text)
 
+    def length_note(self) -> list[str]:
+        """What to say where nobody said how long."""
+        unsaid = self.seconds is not None and self.budget is None
+        return [f"note: no length was given, so it takes {DEFAULT}; --budget 1h, say, learns more"] if unsaid else []
+
     def settings(self, base: Mapping[str, Any] | None = None) -> Settings:
         """The complete settings that they ask for. `base`: plain values instead of a recipe, unless one is named."""
         assignments = self._assignments()
@@ -74,7 +79,7 @@ class Flags:
             own = RECIPE if self.seconds is not None else RECIPE_OF.get(source, "folder")
             values = read_recipe(self.recipe if self.recipe is not None else own)
             if self.recipe is None and own == RECIPE and "backbone.init" in assignments:
-                values.pop("backbone")  # weights are of a standard network, unless another is named
+                values["backbone"] = {"whiten": True}  # weights are of a standard network, unless another is named
         name = assignments.pop("method.name", self.method)
         for path in [path for path in assignments if path.startswith("method_defaults.")]:
             assign(values, path, assignments.pop(path), whole=True)
@@ -212,13 +217,19 @@ def _take_network(values: dict[str, Any], start: str) -> str | None:
     if is_library(start):
         return start.removesuffix(RANDOM)
     place = expanduser(start)
+    network: dict[str, Any] = {}
     if (place / "config.yaml").is_file():
-        values["backbone"] = read_config(place / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
+        network = read_config(place / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
     elif (place / "config.json").is_file():
         with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever loads it tells what is wrong
-            values["backbone"] = dict(json.loads((place / "config.json").read_bytes())["backbone"])
+            network = dict(json.loads((place / "config.json").read_bytes())["backbone"])
     elif (listed := find_pretrained(start)) is not None and listed.encoder is not None:
-        values["backbone"] = {**listed.encoder["backbone"], "init": None}
+        network = {**listed.encoder["backbone"], "init": None}
+    if network:
+        recipe = values.get("backbone")  # it may ask for whitening, which is fitted anew
+        if isinstance(recipe, dict) and recipe.get("whiten"):
+            network["whiten"] = True
+        values["backbone"] = network
     return None
 
 

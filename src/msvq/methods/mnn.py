@@ -68,7 +68,8 @@ class MNN(TeacherMethod):
     def ema_update(self, batch: Batch) -> None:
         """The teacher follows the student, and λ is drawn: once a step, for both directions."""
         super().ema_update(batch)
-        self.share = self.random.uniform() if self.neighbour_share is None else self.neighbour_share
+        if not self.teacher.frozen:  # which it is after the first part of a batch
+            self.share = self.random.uniform() if self.neighbour_share is None else self.neighbour_share
 
     def targets(self, batch: Batch) -> Targets:
         """z of view 2, and what it is mixed to with its neighbours of the steps before."""

@@ -12,14 +12,12 @@ from msvq.config.settings import Settings, parse_save_interval
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.runtime import resolve_device
-from msvq.data.store import spaced_rows
-from msvq.data.workers import available_cores
 from msvq.evaluate.diagnostics.health import NUM_PICTURES, effective_rank
 from msvq.evaluate.features import feature_function
 from msvq.evaluate.knn import MIN_ROWS, SIMILARITIES, knn_predict, last_bank
 from msvq.preflight.machine import available_memory, forget_peak, held_memory, peak_memory
 from msvq.preflight.timing import READ, time_steps
-from msvq.preflight.trial_run import Trial, open_trial
+from msvq.preflight.trial_run import Trial, open_trial, time_packing
 from msvq.train.budget import BUSY_SENTENCE, STARVED, seconds_of, seconds_to_finish, stages
 from msvq.train.monitors import is_due
 from msvq.train.step import check_fit
@@ -28,7 +26,6 @@ from msvq.train.trainer import Trainer
 SAMPLE = 256  # pictures whose features are taken
 MOST_BANK = 20_000  # of the kNN's bank that is tried; its time grows with the number
 QUERIES = 1_000  # whose neighbours are sought, to time the kNN
-DECODED = 32  # files that are decoded to see how long packing takes
 DIVISIONS = (2, 4, 8, 16)  # of a batch, to hold less of it at once
 PATIENCE = 5.0  # seconds of steps at one size: slow steps differ little
 ROOM = 0.95  # of the memory that there is: the system needs some, too
@@ -139,7 +136,7 @@ def estimate(
             one, finish = _time_evaluation(trial)
         saving = seconds_of(trainer.save, device)
         checkpoint = sum(file.stat().st_size for file in trainer.checkpoints.iterdir())
-        packing = _time_packing(trial) if trial.data.pack else 0.0
+        packing = time_packing(trial.data, settings.data.workers)
         peak = peak_memory(device) if peak is None else peak
     settings, epochs = trial.settings, trial.settings.train.epochs
     evaluations = sum(is_due(epoch, settings.evaluate.every, epochs) for epoch in range(epochs + 1))
@@ -254,18 +251,6 @@ def _evaluation_bytes(trial: Trial) -> int:
         return 0
     num, dim = len(last_bank(data.labelled, knn_bank)), int(getattr(trial.trainer.method.encoder, "feature_dim", 0))
     return 4 * (dim * (3 * num + 2 * len(data.test)) + max(MIN_ROWS * num, SIMILARITIES))
-
-
-def _time_packing(trial: Trial) -> float | None:
-    """Seconds until all files are decoded, on all cores, from a few of them."""
-    source, dataset = trial.data.source, trial.data.dataset
-    if source is None:
-        return None
-    started = time.perf_counter()
-    positions = spaced_rows(len(source), DECODED)
-    result = next(source.decoded([positions], max(dataset.size, dataset.test_size), workers=0))
-    seconds = (time.perf_counter() - started) / max(1, len(positions) - len(result.reasons))
-    return seconds * len(source) / (trial.settings.data.workers or available_cores())
 
 
 def _state_bytes(trainer: Trainer) -> int:

@@ -51,7 +51,7 @@ def plan(
     }
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     shorter = [] if fitted is not None else shorter_commands(flags, needs, out)
-    budget = None if fitted is None else fitted.describe()
+    budget = None if fitted is None else [*flags.length_note(), *fitted.describe()]
     return {
         **needs.facts,
         "seconds": {**asdict(needs.time), "total": needs.time.total},

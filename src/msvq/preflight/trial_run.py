@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -22,13 +23,15 @@ from msvq.data.pack import pack_bytes
 from msvq.data.sources import ImageSource, find_images, plan_data
 from msvq.data.sources.benchmarks import BENCHMARKS, STL10_LABELLED, find_benchmark
 from msvq.data.sources.hub import PREFIX
-from msvq.data.store import ImageDataset, ImageSplit
+from msvq.data.store import ImageDataset, ImageSplit, spaced_rows
+from msvq.data.workers import available_cores
 from msvq.train import pretrain as training
 from msvq.train.budget import Fitted, fit_to_budget
 from msvq.train.pretrain import prepare
 from msvq.train.trainer import Trainer
 
 MADE_UP = 512  # pictures that stand in for any number: each is used again and again
+DECODED = 32  # files that are decoded to see how long packing takes
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
@@ -84,12 +87,28 @@ def open_trial(settings: Settings, display: Display, *, keep: Sequence[str] | No
 def fit_trial_to_budget(
     settings: Settings, seconds: float, *, named: Collection[str], keep: Sequence[str] | None, display: Display
 ) -> Fitted:
-    """The settings of a run that would fit into so many seconds, packing aside."""
+    """The settings of a run that would fit into so many seconds, with the packing that it begins with."""
     with _without_downloads(settings.data.source):
         data = _find_data(settings, display)
         with closing(data.dataset) as dataset, display.busy("taking the pace of this machine"):
             trial = partial(training.open_trial, dataset, resolve_device(settings.train.device), keep)
-            return fit_to_budget(settings, dataset, seconds, lambda: 0.0, keep=named, trial=trial)
+            packing = time_packing(data, settings.data.workers) or 0.0
+            fitted = fit_to_budget(settings, dataset, seconds, lambda: packing, keep=named, trial=trial)
+            return fitted._replace(done=time.time() + seconds)
+
+
+def time_packing(data: TrialData, workers: int | None) -> float | None:
+    """Seconds until all files are decoded, on all cores, from a few of them; None: they are not there."""
+    if not data.pack:
+        return 0.0
+    if data.source is None:
+        return None
+    started = time.perf_counter()
+    positions = spaced_rows(len(data.source), DECODED)
+    side = max(data.dataset.size, data.dataset.test_size)
+    result = next(data.source.decoded([positions], side, workers=0))
+    seconds = (time.perf_counter() - started) / max(1, len(positions) - len(result.reasons))
+    return seconds * len(data.source) / (workers or available_cores())
 
 
 @contextmanager

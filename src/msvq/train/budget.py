@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.config.budget import LOOKING, METHOD, MOST_LOOKS, choices, expectation, fix_length
+from msvq.config.budget import LOOKING, MOST_LOOKS, choices, expectation, fix_length, is_usual
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
 from msvq.core.runtime import synchronise
@@ -116,12 +116,16 @@ def fit_to_budget(
     """
     offered = choices(settings, seconds - spent(), (data.size, data.test_size), keep=keep)
     paces: list[Pace] = []
+    every = settings.evaluate.every if "evaluate.every" in keep else None
 
     def fit(pace: Pace) -> tuple[int, int]:
         """Looks and steps in what is left."""
-        left = seconds - spent() - pace.finish
+        left = seconds - spent() - pace.finish - pace.look  # before the first step
+        if every is not None:
+            look_too = pace.step + pace.look / (every * pace.steps_per_epoch)
+            return 1, int((left - pace.look) / look_too)
         looks = max(1, min(MOST_LOOKS, int(LOOKING * left / pace.look)))
-        return looks, int((left - (looks + 1) * pace.look) / pace.step)  # one more look: before the first step
+        return looks, int((left - looks * pace.look) / pace.step)
 
     def count_steps(number: int) -> int:
         with trial(offered[number].settings) as trainer:
@@ -138,8 +142,7 @@ def fit_to_budget(
             f"{in_minutes(needed)} or more, or fewer pictures with --set data.limit=..."
         )
     fixed = fix_length(offered[number].settings, steps, pace.steps_per_epoch, looks=looks, keep=keep)
-    usual = len(offered) > 1 and settings.method_name == METHOD
-    return Fitted(fixed, pace, steps, time.time() + seconds - spent(), usual)
+    return Fitted(fixed, pace, steps, time.time() + seconds - spent(), is_usual(settings, keep))
 
 
 def climb(least_steps: Sequence[int], count_steps: Callable[[int], int]) -> int:

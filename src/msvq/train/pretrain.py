@@ -128,7 +128,7 @@ def pretrain(
                     config, data, flags.seconds, lambda: time.monotonic() - started, keep=flags.named, trial=trial
                 )
             config = fitted.settings
-            for line in fitted.describe():
+            for line in [*flags.length_note(), *fitted.describe()]:
                 display.note(line)
 
         # --- build the method

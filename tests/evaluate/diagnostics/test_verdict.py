@@ -59,7 +59,7 @@ def test_a_short_run_that_is_not_good_is_too_short_and_told_how_long_would_do() 
     assert judged.state == "too-short"
     assert judged.sentence.startswith("110 steps are far too few: changed copies")
     assert judged.sentence.endswith("1,000 would be a beginning, and take about 20 min at this pace.")
-    assert judged.advice == ("Train longer: --budget 20m.",)
+    assert judged.advice == ("Train longer: --budget 23m.",)  # with what is around the steps
     assert "999 steps are too few" in judge(values(12, 2, 18), steps=999).sentence
     assert judge(values(12, 2, 18), steps=110).advice == ("Train longer: --set train.steps=1000.",)
     assert judge(values(28, 2, 12), steps=110).state == "good"  # as from weights that were good already

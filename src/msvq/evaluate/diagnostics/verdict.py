@@ -21,7 +21,6 @@ BY = {"untrained": "before training", "colour_histogram": "by a colour histogram
 RIVALS = {"untrained": "before training", "colour_histogram": "a colour histogram", "pixels_8x8": "8 x 8 pixels"}
 NEVER_BELOW = ("untrained", "colour_histogram")  # by any test, if a run shall be good
 MORE_PICTURES = "Add pictures of the same kind: from less than a few thousand there is little to learn."
-MUCH_LONGER = "Train much longer: --budget 2h, say."
 
 
 class Scores(NamedTuple):
@@ -88,16 +87,17 @@ def verdict(
         return _too_short(test, steps, seconds_per_step)
     if test.num_pictures < FEW_PICTURES and unbeaten and not winners:
         return Verdict("unknown", f"{test.num_pictures} pictures are too few to tell: {test}.", (MORE_PICTURES,))
+    longer = f"Train much longer: --budget {max(2, math.ceil(4 * steps * (seconds_per_step or 0) / 3600))}h, say."
     if winners:
         better = f"It is worse than {RIVALS[winners[0]]}"
-        return Verdict("weak", f"{better}: {test}.", (MUCH_LONGER, OTHER_METHOD, LOWER_RATE, MORE_PICTURES))
+        return Verdict("weak", f"{better}: {test}.", (longer, OTHER_METHOD, LOWER_RATE, MORE_PICTURES))
     if "untrained" in unbeaten:
-        return Verdict("weak", f"Training has changed little: {test}.", (MUCH_LONGER, OTHER_METHOD, LOWER_RATE))
+        return Verdict("weak", f"Training has changed little: {test}.", (longer, OTHER_METHOD, LOWER_RATE))
     if unbeaten:
         return Verdict(
             "better",
             f"It has learned something, but is not clearly better than {RIVALS[unbeaten[0]]}: {test}.",
-            (MUCH_LONGER, MORE_PICTURES),
+            (longer, MORE_PICTURES),
         )
     return Verdict("better", f"It has learned what the labels ask for: {test}. But {denying[0]}.")
 
@@ -110,7 +110,7 @@ def _too_short(test: Scores, steps: int, seconds_per_step: float | None) -> Verd
     if seconds_per_step is not None:
         seconds = ENOUGH_STEPS * seconds_per_step
         needed += f", and take about {duration(seconds)} at this pace"
-        advice = f"Train longer: --budget {math.ceil(seconds / 60)}m."
+        advice = f"Train longer: --budget {math.ceil(1.1 * seconds / 60) + 1}m."  # also for what is around the steps
     return Verdict("too-short", f"{steps:,} steps are {few}: {test}.{needed}.", (advice,))
 
 
