@@ -208,7 +208,7 @@ class Trainer:
             if not math.isfinite(self.loss):
                 self._break_down(f"the loss became {self.loss} at step {step - ago}")
             self.epoch_loss, self.epoch_steps = self.epoch_loss + self.loss, self.epoch_steps + 1
-        if (scale < SMALLEST_SCALE).any():
+        if scales and float(scale) < SMALLEST_SCALE:
             self._break_down(f"gradients overflow in fp16 at step {step}, however small")
         return values.unbind()
 

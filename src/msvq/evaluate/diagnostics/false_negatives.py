@@ -78,7 +78,7 @@ class Audit:
         self.all = Tally()
         self.queue = [0.0] * 4  # sums: labelled samples, their class in the queue; those with a share, the shares
         self.apart = [0.0] * 2  # pairs of soft labels, sum of their divergences
-        self._uncounted: list[Seen] = []  # on an accelerator, which is not waited for while it trains
+        self._uncounted: list[Seen] = []  # where it was computed: an accelerator is waited for when it is asked
 
     @torch.no_grad()
     def add(self, soft_labels: Sequence[SoftLabel], labels: Tensor) -> None:
@@ -104,11 +104,9 @@ class Audit:
             keys = soft_labels[0].labels
             same, num_known = _same_class(labels[part], keys).sum(1), (keys >= 0).sum()
             self._uncounted.append(Seen(labels[part], found, same, num_known, apart))
-        if labels.device.type == "cpu":
-            self._count()
 
     def _count(self) -> None:
-        """Add what was seen to the sums; an accelerator is waited for."""
+        """Add what was seen to the sums."""
         for seen in self._uncounted:
             labels = seen.labels.cpu()
             for name, values in seen.found:
