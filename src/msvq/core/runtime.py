@@ -79,7 +79,7 @@ def widest_float(device: torch.device) -> torch.dtype:
 def cuda_has_bf16(device: torch.device) -> bool:
     """Whether this card multiplies in bf16 rather than emulating it."""
     with torch.cuda.device(device):  # PyTorch answers for the current one
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def cpu_has_bf16() -> bool:

@@ -201,7 +201,8 @@ class Trainer:
             return others
         num, scales = self.settings.accumulate, [cast(Tensor, self.scaler._scale)] if self.scaler.is_enabled() else []
         read = torch.cat([part.view(-1) for part in (*self._unread, *others, *scales)]).cpu()
-        losses, values, scale = read.split([num * len(self._unread), len(others), len(scales)])
+        last = num * len(self._unread)
+        losses, values, scale = read[:last], read[last : last + len(others)], read[last + len(others) :]
         self._unread.clear()
         for ago, parts in zip(range(len(losses) // num - 1, -1, -1), losses.split(num), strict=True):
             self.loss = sum(parts.tolist()) / num
