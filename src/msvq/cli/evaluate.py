@@ -14,7 +14,8 @@ from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
-from msvq.core.console import Display, printable, say
+from msvq.cli.search import show_table
+from msvq.core.console import Display, duration, printable, say
 from msvq.core.files import write_text
 from msvq.evaluate.results import percent_error
 from msvq.runs.metrics import nan_to_none
@@ -152,7 +153,7 @@ def runs(
     folder: Annotated[Path, Argument(metavar="[DIR]", help="The folder that the runs are in.")] = Path("runs"),
     as_json: opt.AsJson = False,
 ) -> None:
-    """List runs with method, data, verdict and accuracy, best first.
+    """List runs with method, data, verdict, time of training and accuracy, best first.
 
     Example: msvq runs ~/experiments
     """
@@ -162,18 +163,15 @@ def runs(
     if as_json:
         typer.echo(json.dumps([run._asdict() for run in found], indent=1))
         return
-    table = Table(
-        Column("run", overflow="fold"), "method", "data", "state", "epochs", "changed", box=box.SIMPLE, pad_edge=False
-    )
-    measured = {"kNN, %": [run.knn for run in found], "copies, %": [run.copies for run in found]}
-    shown = {title: values for title, values in measured.items() if any(value is not None for value in values)}
-    for title in shown:
-        table.add_column(title, justify="right")
-    for number, run in enumerate(found):
-        numbers = [values[number] for values in shown.values()]
-        told = ["" if value is None else f"{value:.1f}" for value in numbers]
-        table.add_row(*map(escape, run[:6]), *told)
-    Console().print(table)
+    rows = [
+        (*run[:5], "" if run.took is None else duration(run.took), run.changed, *map(_percent, (run.knn, run.copies)))
+        for run in found
+    ]
+    show_table(("run", "method", "data", "state", "epochs", "took", "changed", "kNN, %", "copies, %"), rows)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 @app.command()

@@ -32,7 +32,7 @@ class Rung(NamedTuple):
     least_steps: int
 
 
-# Where resnet14 overtakes was measured, between 550 and 1,100 s of one core; where a wider one does is extrapolated.
+# Where resnet14 overtakes was measured (plain features, 550 to 1,100 s of one core); where a wider one does is not.
 LADDER = (Rung("resnet8", 32, 0), Rung("resnet14", 32, 1_500), Rung("resnet14", 64, 20_000))
 
 

@@ -49,7 +49,7 @@ _SETTINGS = _keys(
     method=_keys(name=str) | None,
     backbone=_keys(name=str | None) | None,
     data=_keys(source=str) | None,
-    train=_keys(epochs=Count | None, steps=Count | None, precision=str | None) | None,
+    train=_keys(epochs=Count | None, steps=Count | None, batch_size=Count | None, precision=str | None) | None,
     evaluate=_keys(knn_k=Count | None) | None,
 )
 
