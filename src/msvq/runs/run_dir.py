@@ -120,7 +120,7 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "threads": torch.get_num_threads(),
         "processes": num_processes(),
         "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "device_name": device_name(device),
         "precision": settings.train.precision,
         "seed": settings.train.seed,
         "data": data.name,
@@ -128,6 +128,11 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "mean": data.mean,
         "std": data.std,
     }
+
+
+def device_name(device: torch.device) -> str:
+    """The card's model, or the processor's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def processor_name() -> str:
