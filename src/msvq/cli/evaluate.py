@@ -17,7 +17,6 @@ from msvq.cli.options import app
 from msvq.cli.search import show_table
 from msvq.core.console import Display, duration, printable, say
 from msvq.core.errors import BadInput
-from msvq.core.files import write_text
 from msvq.evaluate.results import percent_error
 from msvq.runs.metrics import nan_to_none
 
