@@ -18,13 +18,13 @@ from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
 from msvq.core.schema import to_assignments
 from msvq.evaluate.results import EvalResult, percent
+from msvq.model.hub import HUB
 from msvq.report.numbers import tell_knn
 from msvq.report.page import WRITTEN, is_report_final, report_on, summary, write_live_report, write_report
 from msvq.report.records import read_record
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
-from msvq.runs.encoder_folder import HUB
 from msvq.runs.evaluate import evaluate
 from msvq.runs.own_loop import save_run as save_own_run
 from msvq.runs.run_dir import RunDir

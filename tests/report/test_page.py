@@ -175,6 +175,22 @@ def test_other_encoders_stand_beside_the_run(run: Path) -> None:
     assert table.count("40.5 %") == 3 and "this run" in table and "pixels" in table and "<script>" not in table
 
 
+def test_other_encoders_stand_beside_a_run_without_labels(run: Path) -> None:
+    assert "Beside other encoders" not in page_of(run)
+    numbers = {"num_features": 64, "copies": 61.25, "neighbours": 37.5, "rank": None, "seconds": 1.5}
+    rows = [{"encoder": name, **numbers} for name in ("runs/x", "pixels", HOSTILE)]
+    about = {"data": HOSTILE, "pictures": 1500, "checkpoint": "last", "step": 40}
+    write_json(run / "eval" / "beside.json", {**about, "beside": rows})
+    page = page_of(run)
+    section = page[page.index("Beside other encoders") :].partition("</section>")[0]
+    assert "1,500 pictures" in section and "step 40" in section and "<script>" not in section
+    table = section.partition("</table>")[0]
+    assert table.count("37.5 %") == 3 and "this run" in table and "pixels" in table and "runs/x" not in table
+    write_json(run / "eval" / "beside.json", {**about, "beside": [{"encoder": 3}]})
+    with pytest.raises(BadInput, match=r"beside\.json' is damaged \(beside\.0\.encoder\)"):
+        page_of(run)
+
+
 def test_demo_rows_are_the_big_numbers(run: Path) -> None:
     write_json(run / "eval" / "demo.json", {"raw pixels": 12.34, HOSTILE: 56.78})
     shown = big_numbers(page_of(run))

@@ -137,7 +137,9 @@ def _show_search(found: "Searched", html: Path | None) -> None:
 @app.command()
 def export(
     encoder: opt.EncoderName,
-    out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
+    out: Annotated[
+        Path | None, Option(help="Folder to write; it must be new or empty. (default: none, with --push alone)")
+    ] = None,
     format: Annotated[
         str,
         Option(
@@ -180,7 +182,8 @@ def export(
     say = Display(Console()).note
     largest, allowed = done.max_abs_difference, done.manifest["checked"]["tolerance"]
     say(f"{format}: features differ from the encoder's by at most {largest:.2g} (allowed: {allowed:.2g})")
-    say(f"export  {done.path}")
+    if out is not None:
+        say(f"export  {done.path}")
     if push is not None:
         say(f"sent    hf:{push}")
 

@@ -91,6 +91,19 @@ def lock(path: Path, on_busy: Callable[[], Exception | None] | None = None, *, t
         file_lock.release()
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process that is alive holds a lock file; none is made."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with lock(path):
+            return False
+    except TimeoutError:
+        return True
+    except OSError:  # somebody else's, that may not be opened
+        return False
+
+
 def expanduser(path: str | Path) -> Path:
     """With the home directory in place of `~`; `~name` of a user who is not there stays as it is."""
     try:

@@ -115,20 +115,33 @@ class EvalResult(BaseModel):
         return f"{name}.json"
 
     def save(self, folder: Path) -> Path:
-        """Write it to a run's folder of results."""
+        """Write it to a run's folder of results; of other encoders, what was measured of them before stays there."""
         path = folder / self.file_name
-        if self.transfer and _other_data(path, self.data_fingerprint):
+        before = _earlier(path)
+        if self.transfer and before is not None and before.data_fingerprint != self.data_fingerprint:
             path = path.with_name(f"{path.stem}-{self.data_fingerprint[:6]}.json")
-        write_text(path, json.dumps(self.record, indent=1) + "\n")
+            before = _earlier(path)
+        result = self if before is None else self.model_copy(update=self._rows_of(before))
+        write_text(path, json.dumps(result.record, indent=1) + "\n")
         return path
 
+    def _rows_of(self, before: "EvalResult") -> dict[str, Any]:
+        """`beside` with the rows of an earlier result that were not measured now, if all else is the same."""
+        same = ("protocol", "data_fingerprint", "checkpoint", "step")
+        if not before.beside or any(getattr(self, key) != getattr(before, key) for key in same):
+            return {}
+        measured = {row.get("encoder") for row in self.beside}
+        own, *others = before.beside
+        kept = [row for row in others if row.get("encoder") not in measured]
+        return {"beside": [*(self.beside or [own]), *kept]}
 
-def _other_data(path: Path, fingerprint: str) -> bool:
-    """Whether a file holds a result on other data."""
+
+def _earlier(path: Path) -> EvalResult | None:
+    """The result that a file holds already."""
     try:
-        return EvalResult.model_validate_json(read_ordinary(path)).data_fingerprint != fingerprint
+        return EvalResult.model_validate_json(read_ordinary(path))
     except (OSError, BadInput, ValidationError):
-        return False
+        return None
 
 
 def read_results(folder: Path) -> Sequence[EvalResult]:

@@ -1,9 +1,11 @@
-"""Weights to start from: what of a file fits a network, under whatever names it has there."""
+"""Weights of a file: which network they are of, and what of them fits one, under whatever names it has there."""
 
 import argparse
 import pickle
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
+from msvq.core.user_code import is_user_code
+from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
+from msvq.model.resnet import Stem
 
 HEADS = {"fc", "classifier", "head", "heads", "projector", "projection", "predictor", "mlp_head", "linear"}
 # Slow copies: what has learned itself goes before. The last three are of the MSVQ authors' code.
@@ -148,3 +153,51 @@ def _way_out(unfit: list[str], theirs: Mapping[str, Tensor]) -> str:
         stem = "standard" if theirs["conv1.weight"].shape[-1] == 7 else "small (or small-pool)"
         return f"; --set backbone.stem={stem} gives it such a first layer"
     return "; give weights of the same network, or another --backbone"
+
+
+# --- which network they are of
+
+
+def named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+    """The network of a name, of which the weights tell width and stem. Code of one's own is run to have it."""
+    if is_user_code(name):
+        register_backbone(name)
+    settings = BackboneSettings(name=name, whiten=_is_whitened(found))
+    if settings.is_resnet:
+        settings = settings.model_copy(update=_resnet_shape(found))
+    check_backbone(settings)
+    return settings
+
+
+def _resnet_shape(found: Mapping[str, Tensor]) -> dict[str, object]:
+    """Width, stem and whitening, by the first convolution that takes pictures and the names of other weights."""
+    first = next((value for value in found.values() if value.ndim == 4 and value.shape[1] == 3), None)
+    if first is None:
+        return {"stem": "standard"}
+    # Layers that are numbered rather than named tell of a max-pool, which has no weights but takes a number.
+    numbers = {int(match[1]) for name in found if (match := re.search(r"(?:^|\.)(\d)\.0\.conv1\.weight$", name))}
+    small: Stem = "small-pool" if numbers and min(numbers) == 4 else "small"
+    stem = "standard" if first.shape[-1] == 7 else small
+    return {"width": first.shape[0], "stem": stem, "whiten": _is_whitened(found)}
+
+
+def _is_whitened(found: Mapping[str, Tensor]) -> bool:
+    return any(name.endswith("whitening.weight") for name in found)
+
+
+def guess_resnet(path: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+    """Which of our ResNets, which are torchvision's too, the weights are of."""
+    fitting: dict[int, BackboneSettings] = {}
+    for name in RESNETS:
+        settings = BackboneSettings(name=name).model_copy(update=_resnet_shape(found))
+        with torch.device("meta"):
+            own = make_backbone(settings, 224).state_dict()
+        with suppress(BadInput):
+            match_state_dict(own, found, path)
+            fitting[len(own)] = settings
+    if fitting:
+        return fitting[max(fitting)]  # of a small one, a larger one's file may have all and more
+    raise BadInput(
+        f"{path!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
+        f"--backbone, such as --backbone timm:NAME"
+    )

@@ -44,6 +44,16 @@ class _FalseNegatives(BaseModel):
     by_class: dict[str, dict[str, _Number]] | None = None
 
 
+class _Compared(BaseModel):
+    model_config = ConfigDict(strict=True)
+    encoder: str
+    num_features: Count
+    rank: _Number
+    copies: _Number
+    neighbours: _Number
+    seconds: _Number
+
+
 def _keys(**kinds: Any) -> Any:
     """A part of a file, with the keys that the page reads; each may be missing, and others may be there."""
     fields: dict[str, Any] = {name: (kind, None) for name, kind in kinds.items()}
@@ -60,9 +70,10 @@ _SETTINGS = _keys(
     method=_keys(name=str) | None,
     backbone=_keys(name=str | None) | None,
     data=_keys(source=str) | None,
-    train=_keys(epochs=Count | None, steps=Count | None, precision=str | None) | None,
+    train=_keys(epochs=Count | None, steps=Count | None, batch_size=Count | None, precision=str | None) | None,
     evaluate=_keys(knn_k=Count | None, knn_bank=Count | None) | None,
 )
+_BESIDE = _keys(data=str, pictures=Count, checkpoint=str, step=Count | None, beside=list[_Compared])
 
 
 # What is in eval/*.npz: the kind of the numbers, and the sizes, of which those with one letter are equal; _: any but 0.
@@ -102,6 +113,7 @@ class Record:
     results: Sequence[EvalResult]
     demo: Mapping[str, float]
     analysis: Mapping[str, Any]
+    beside: Mapping[str, Any]  # how it compares with other encoders where there are no labels
     num_skipped: int
 
     @property
@@ -254,6 +266,7 @@ def read_record(run: Path) -> Record:
         results=read_results(run / "eval"),
         demo=read_checked(run / "eval" / "demo.json", dict[str, Real]),
         analysis=read_checked(run / "eval" / "analysis.json", _ANALYSIS),
+        beside=read_checked(run / "eval" / "beside.json", _BESIDE),
         num_skipped=_count_rows(run / "skipped.csv"),
     )
 

@@ -160,15 +160,22 @@ class Pool:
 
     def stop(self) -> None:
         """Ask every process to save and leave."""
+        if sys.platform == "win32":  # where this would end them at once
+            self._say_no_more()
+            return
         for process in self.processes:
             process.terminate()
 
-    def close(self) -> None:
-        """Let the processes go; one that does not leave in time is ended."""
+    def _say_no_more(self) -> None:
+        """A process that is told nothing more saves what it is at, and leaves."""
         for process in self.processes:
             assert process.stdin is not None
             with suppress(OSError):
-                process.stdin.close()  # who is at work stops at that
+                process.stdin.close()
+
+    def close(self) -> None:
+        """Let the processes go; one that does not leave in time is ended."""
+        self._say_no_more()
         until = time.monotonic() + GRACE
         for process in self.processes:
             try:

@@ -121,7 +121,7 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "threads": torch.get_num_threads(),
         "processes": num_processes(),
         "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "device_name": device_name(device),
         "precision": settings.train.precision,
         "seed": settings.train.seed,
         "data": data.name,
@@ -129,6 +129,11 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "mean": data.mean,
         "std": data.std,
     }
+
+
+def device_name(device: torch.device) -> str:
+    """The card's model, or the processor's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def processor_name() -> str:

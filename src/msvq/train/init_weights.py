@@ -12,6 +12,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically
 from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
+from msvq.model.hub import HUB
 from msvq.model.initial import MatchedWeights, match_state_dict, named_there, read_weights
 from msvq.model.libraries import RANDOM, is_library, library_weights
 from msvq.model.whitening import without_whitening
@@ -73,18 +74,18 @@ def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None
         return None
     with torch.random.fork_rng(devices=[]):
         own = without_whitening(make_backbone(settings.backbone, size)).state_dict()
+    own_code = settings.backbone.name if is_user_code(settings.backbone.name) else None
     if source == LIBRARY:
-        name = settings.backbone.name
-        if is_user_code(name):
-            raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
-        found = library_weights(name, size)
+        if own_code is not None:
+            raise BadInput(f"--init library is for networks of torchvision and timm; {own_code} is code of your own")
+        found = library_weights(settings.backbone.name, size)
     elif is_library(source) and not source.endswith(RANDOM):
         found = library_weights(source, size)
     elif is_name(source):
-        found = without_whitening(load_encoder(source).network).state_dict()
+        named = own_code if source.startswith(HUB) else None
+        found = without_whitening(load_encoder(source, backbone=named).network).state_dict()
     else:
         source = str(expanduser(source).absolute())
-        own_code = settings.backbone.name if is_user_code(settings.backbone.name) else None
         found = weights_at(Path(source), own_code)
     fitted = match_state_dict(own, found, f"--init {source}")
     weights = {name: value.detach().to(own[name].dtype) for name, value in fitted.weights.items()}
