@@ -242,8 +242,9 @@ class SweepDisplay:
         told = f"{name}: {state} after {timedelta(seconds=round(time.monotonic() - self.running.pop(name)[1]))}"
         if state == "finished":
             self.done += 1
-            known = tell_knn(read_record(task.run))
-            told += f", {known}" if known else ""
+            with suppress(BadInput):  # a file of it is damaged, which whoever reads it is told
+                known = tell_knn(read_record(task.run))
+                told += f", {known}" if known else ""
         if answer["reason"]:
             told += f" ({answer['reason']})"
         if state != "stopped":
