@@ -230,8 +230,16 @@ def test_a_file_of_the_authors_tells_whether_it_has_a_max_pool(tmp_path: Path, p
 def test_other_files_are_told_what_they_are_of(tmp_path: Path) -> None:
     network = timm.create_model("test_vit", num_classes=10)
     save_file(network.state_dict(), tmp_path / "x.safetensors")
-    with pytest.raises(msvq.BadInput, match="--backbone"):
+    with pytest.raises(msvq.BadInput, match="--backbone timm:NAME"):
         load_encoder(tmp_path / "x.safetensors")
+    weights = resnet("resnet18").state_dict()
+    del weights["layer3.1.conv2.weight"]
+    torch.save(weights, tmp_path / "cut.pth")
+    nearest = (
+        r"the nearest of them is resnet18: the nearest fit is 119 of 120 tensors; missing: layer3\.1\.conv2\.weight"
+    )
+    with pytest.raises(msvq.BadInput, match=nearest):
+        load_encoder(tmp_path / "cut.pth")
     encoder = load_encoder(tmp_path / "x.safetensors", backbone="timm:test_vit")
     assert encoder.size == 160 and not encoder.guessed
     with pytest.raises(msvq.BadInput, match="missing"):
@@ -493,7 +501,11 @@ def test_the_encoder_that_comes_with_the_package_is_used_by_its_name(
     encoder = load_encoder(name)
     assert encoder.embed(pictures).shape == (8, 128) and encoder.size == 32
     code, out, _ = says("search", name, "--data", photos, "--query", photos / "kind0" / "00.png", "--json")
-    assert code == 0 and "00.png" in out
+    assert code == 0 and Path(json.loads(out)["answers"][0]["found"][0]["name"]) == Path("kind0/00.png")
+    for page in ("README.md", "docs/encoders.md", "docs/results.md"):
+        assert f"{entry.knn:.1f} %" in (Path(__file__).parents[2] / page).read_text()
+    with pytest.raises(msvq.BadInput, match=f"did you mean '{name}'"):
+        init_weights.load_initial_weights(resolve(data="patterns", init=name[:-1]), 32)
     settings = resolve(data="patterns", init=name)
     assert (settings.backbone.name, settings.backbone.width) == ("resnet18", 16)
     assert init_weights.load_initial_weights(settings, 32) is not None

@@ -5,7 +5,6 @@ import pickle
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +79,14 @@ def _tensors(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, 
             yield from _tensors(inner, f"{path}.{key}" if path else str(key), depth + 1)
 
 
+class Misfit(BadInput):
+    """Weights that are not of the network."""
+
+    def __init__(self, source: str, nearest: str, way_out: str, num_wrong: int) -> None:
+        super().__init__(f"{source} does not fit the backbone: {nearest}{way_out}")
+        self.nearest, self.num_wrong = nearest, num_wrong
+
+
 def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> MatchedWeights:
     """The weights for a network whose state is `own`; raise if any is missing, has another shape or has no place."""
     inner = INNER if all(name.startswith(INNER) for name in own) else ""
@@ -105,7 +112,7 @@ def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], sou
         told = "; ".join(f"{what}: {_few(names)}" for bad, what, names in problems if bad)
         num = sum(name in theirs for name in wanted) - len(wrong)
         nearest = f"the nearest fit is {num} of {len(wanted)} tensors{named_there(prefix, layout)}"
-        raise BadInput(f"{source} does not fit the backbone: {nearest}; {told}{_way_out(wrong + missing, theirs)}")
+        raise Misfit(source, f"{nearest}; {told}", _way_out(wrong + missing, theirs), len(wrong + missing + strange))
     weights = {f"{inner}{name}": theirs.get(name, value) for name, value in wanted.items()}
     return MatchedWeights(weights, prefix, layout, left_out, len(found) - len(theirs))
 
@@ -188,16 +195,19 @@ def _is_whitened(found: Mapping[str, Tensor]) -> bool:
 def guess_resnet(path: str, found: Mapping[str, Tensor]) -> BackboneSettings:
     """Which of our ResNets, which are torchvision's too, the weights are of."""
     fitting: dict[int, BackboneSettings] = {}
+    misfits: dict[int, str] = {}
     for name in RESNETS:
         settings = BackboneSettings(name=name).model_copy(update=_resnet_shape(found))
         with torch.device("meta"):
             own = make_backbone(settings, 224).state_dict()
-        with suppress(BadInput):
+        try:
             match_state_dict(own, found, path)
             fitting[len(own)] = settings
+        except Misfit as error:
+            misfits[error.num_wrong] = f"{name}: {error.nearest}"
     if fitting:
         return fitting[max(fitting)]  # of a small one, a larger one's file may have all and more
     raise BadInput(
         f"{path!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
-        f"--backbone, such as --backbone timm:NAME"
+        f"--backbone, such as --backbone timm:NAME; the nearest of them is {misfits[min(misfits)]}"
     )

@@ -19,7 +19,7 @@ from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
 from msvq.runs.encoder import read_weights as read_own_weights
 from msvq.runs.encoder_folder import is_folder, load_folder
-from msvq.runs.encoder_names import check_no_code, is_name, load_encoder
+from msvq.runs.encoder_names import check_no_code, find_run, is_name, load_encoder
 from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
 
 LISTED = 12  # names of what was left out
@@ -101,6 +101,8 @@ def weights_at(path: Path, own_code: str | None = None) -> dict[str, Tensor]:
         newest = checkpoint_path(run, "last")
         return read_own_weights(run) if newest.name == WEIGHTS else encoder_state(read_state(newest))
     if not path.is_file():
+        if not path.suffix and path.parent == Path.cwd():  # a word
+            find_run(path.name)  # which names the nearest
         raise BadInput(
             f"there is nothing to start from at --init {str(path)!r}; give a file of weights, the directory of a run, "
             f"'library' for the weights of torchvision or timm, or another encoder's name"
