@@ -30,7 +30,7 @@ STARVED = 0.75  # share of a step in which a processor computes it: with less, o
 BUSY_SENTENCE = "the machine is busy with something else, so this pace is not to be trusted"
 SAMPLE = 256  # pictures whose features are taken
 FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
-PER_PAIR = 3e-8  # seconds of a labelled and a test picture in three votes, of two baselines and an encoder, on two cores
+PER_PAIR = 3e-8  # seconds of a labelled and a test picture in three votes (two baselines, an encoder), on two cores
 GROUPS = 3.0  # seconds of finding groups, without labels
 
 Trial = Callable[[Settings], AbstractContextManager[Trainer]]  # a trainer as the run will have it, to try
