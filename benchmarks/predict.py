@@ -4,9 +4,10 @@
     python benchmarks/predict.py --width 16 --precision fp32
 
 A step is run on the pretended device of tests/pretended_device.py, at two small batches, and each of its kernels tells
-its arithmetic and the bytes that it reads and writes. Both grow by the same amount with every picture, which gives any
-batch. A kernel takes as long as the slower of the two at the card's peak, plus a launch. Real kernels stay below the
-peaks, so the times are what a card cannot beat, but the ratios between loops and what bounds them hold for any card.
+its arithmetic and the bytes that it reads and writes. Both grow by the same amount with every picture (but for how many
+views chance jitters and blurs), which gives any batch. A kernel takes as long as the slower of the two at the card's
+peak, plus a launch. Real kernels stay below the peaks, so the times are what a card cannot beat, but the ratios between
+loops and what bounds them hold for any card.
 """
 
 import argparse
@@ -69,6 +70,10 @@ def describe(func: Any, args: Any, kwargs: Any, result: Any) -> Kernel:
     """A kernel's arithmetic and bytes, from what it was given and what it gave."""
     tensors: list[Tensor] = []
     _collect((args, kwargs, result), tensors)
+    if result is None:  # what changes lists in place returns nothing; gradients it writes only where a loss is scaled
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write and argument.name != "grads":
+                _collect(value, tensors)
     moved = sum(min(t.numel(), t.untyped_storage().nbytes() // t.element_size()) * t.element_size() for t in tensors)
     packet = func._overloadpacket
     operations = float(flop_registry[packet](*args, **kwargs, out_val=result)) if packet in flop_registry else 0.0
@@ -140,7 +145,9 @@ def authors(width: int) -> Callable[[int], Callable[[], object]]:
         loop.student.to(DEVICE)
         loop.teachers = [teacher.to(DEVICE) for teacher in loop.teachers]
         loop.queues = [queue.to(DEVICE) for queue in loop.queues]
-        loop.optimiser = torch.optim.SGD(loop.student.parameters(), lr=0.01, momentum=0.9, foreach=True)
+        loop.optimiser = torch.optim.SGD(
+            loop.student.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=True
+        )
         loop.teach = lambda teacher, x: _teach(teacher, x)  # type: ignore[method-assign]
         views = [torch.randn(batch, 3, 32, 32).to(DEVICE) for _ in range(4)]
         return lambda: loop.train_step(*views)
@@ -158,16 +165,16 @@ def _teach(teacher: nn.Module, x: Tensor) -> Tensor:
 def plain_moco(width: int, precision: str) -> Callable[[int], Callable[[], object]]:
     """MoCoV2 as lightly's example composes it: ordinary batch norm, logits of the own key beside the queue's.
 
-    A processor makes its views.
+    With our head, temperature and weight decay. A processor makes its views.
     """
 
     def make(batch: int) -> Callable[[], object]:
         backbone = ResNet(width=width, stem=resolve_stem("auto", 32))
-        query = nn.Sequential(backbone, projector(backbone.feature_dim, 512, 128)).to(DEVICE)
+        query = nn.Sequential(backbone, projector(backbone.feature_dim, 2048, 128)).to(DEVICE)
         backbone = ResNet(width=width, stem=resolve_stem("auto", 32))
-        key = nn.Sequential(backbone, projector(backbone.feature_dim, 512, 128)).to(DEVICE).requires_grad_(False)
+        key = nn.Sequential(backbone, projector(backbone.feature_dim, 2048, 128)).to(DEVICE).requires_grad_(False)
         bank = F.normalize(torch.randn(128, 4096), dim=0).to(DEVICE)
-        optimiser = torch.optim.SGD(query.parameters(), lr=0.01, momentum=0.9, foreach=True)
+        optimiser = torch.optim.SGD(query.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, foreach=True)
         x1, x2 = (torch.randn(batch, 3, 32, 32).to(DEVICE) for _ in range(2))
 
         def take() -> object:
@@ -179,7 +186,7 @@ def plain_moco(width: int, precision: str) -> Callable[[int], Callable[[], objec
                 with torch.no_grad():
                     k = F.normalize(key(x2).float(), dim=1)
                 own = torch.einsum("nc,nc->n", q, k)[:, None]
-                logits = torch.cat([own, q @ bank], dim=1) / 0.1
+                logits = torch.cat([own, q @ bank], dim=1) / 0.2
             loss = F.cross_entropy(logits.float(), torch.zeros(batch, dtype=torch.long, device=DEVICE))
             optimiser.zero_grad()
             loss.backward()

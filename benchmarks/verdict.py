@@ -10,6 +10,7 @@ A run that is finished already is judged anew, not trained. What the JSON says o
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +111,8 @@ def judge(run: msvq.Run, data: ImageDataset, labels: Tensor, baselines: dict[str
     }
     recall = {name: values["at_1"] for name, values in found["copies"]["recall"].items()}
     tests = [rightly_named(knn, len(labels)), copies_found(recall, found["copies"]["pictures"])]
-    history = [line for line in run.metrics() if "rank" in line]
+    lines = [line for line in run.metrics() if "rank" in line]
+    history = [{key: math.nan if value is None else value for key, value in line.items()} for line in lines]
     with_labels = verdict(history, tests, steps=found["step"])
     return {
         "steps": found["step"],

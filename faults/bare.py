@@ -39,20 +39,7 @@ def _command(out: Path) -> None:
     words = ["--data", "patterns", "--epochs", str(EPOCHS), "--precision", "fp32"]
     words += [word for setting in SETTINGS for word in ("--set", setting)]
     try:
-        main(
-            [
-                "pretrain",
-                "--data",
-                "patterns",
-                "--epochs",
-                str(EPOCHS),
-                "--precision",
-                "fp32",
-                *words,
-                "--out",
-                str(out),
-            ]
-        )
+        main(["pretrain", *words, "--out", str(out)])
     except SystemExit as ended:
         os._exit(int(ended.code or 0))
 

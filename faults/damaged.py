@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from tests.damage import changes, suffer
+from tests.damage import changes, suffer, tampered_checkpoints
 
 import msvq
 from faults.processes import photographs
@@ -20,7 +20,7 @@ from msvq.core.errors import BadInput
 from msvq.data.pack import FILES, open_pack
 from msvq.data.sources.folders import list_folder
 from msvq.report.page import write_report
-from msvq.runs.checkpoint import load_checkpoint, read_checkpoint
+from msvq.runs.checkpoint import load_checkpoint, read_checkpoint, write_checkpoint
 from msvq.runs.encoder import load_run_encoder
 from msvq.train.trainer import Trainer
 
@@ -30,7 +30,7 @@ def damage(folder: Path, quick: bool) -> list[Row]:
     places = 10 if quick else 200
     run = train(folder / "run", epochs=2)
     cut = [_checkpoint(run, places), *_encoder(run, places), _config(run, places), _cache(folder, places)]
-    return [*cut, _tampered(run, places)]
+    return [*cut, _tampered(run, places), _tampered_checkpoint(run, quick)]
 
 
 def _checkpoint(run: msvq.Run, places: int) -> Row:
@@ -112,6 +112,28 @@ def _tampered(run: msvq.Run, places: int) -> Row:
     write_report(run.path)
     told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
     return Row("results tampered with", sum(outcomes.values()), f"{told}; never a traceback")
+
+
+def _tampered_checkpoint(run: msvq.Run, quick: bool) -> Row:
+    """Values of another type, broken or left out in a checkpoint whose checksum is right, and none before it."""
+    last = run.path / "checkpoints" / "last.ckpt"
+    (last.with_name("previous.ckpt")).unlink()
+    state = read_checkpoint(last)
+    assert state is not None
+    del state["format"]
+    outcomes = Counter[str]()
+    for words, changed in tampered_checkpoints(state, 97 if quick else 5):
+        write_checkpoint(last, changed)
+        try:
+            with mock.patch.object(Trainer, "fit", _stand_still):
+                train(run.path, resume=True, epochs=None, overrides=[], data=None, precision=None)
+            sentence, outcome = "", "went on with a count that matters to no weight"
+        except BadInput as error:
+            sentence, outcome = str(error), "refused"
+        assert "\n" not in sentence, f"{words}: {sentence}"
+        outcomes[outcome] += 1
+    told = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+    return Row("checkpoints tampered with", sum(outcomes.values()), f"{told}; never a traceback")
 
 
 class _StandStill:

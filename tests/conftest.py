@@ -68,6 +68,7 @@ SLOW = (
     "tests/search/test_embedding.py::test_a_killed_command_goes_on",
     "tests/runs/test_encoder_names.py::test_a_crop_survives_an_export",
     "tests/runs/test_encoder_names.py::test_an_export",
+    "tests/runs/test_encoder_names.py::test_a_network_of_timm_goes",
     "tests/search/test_looking.py::test_pictures_are_classified_saved_and_exported",
     "tests/test_examples.py",
     "tests/test_library.py",

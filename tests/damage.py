@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from msvq.core.errors import BadInput
 
@@ -40,6 +41,26 @@ def changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]
         here = (*path, key)
         yield f"without {_dotted(here)}", _with(value, key)
         yield from ((words, _with(value, key, changed)) for words, changed in changes(inner, here))
+
+
+def tampered_checkpoints(state: dict[str, Any], stride: int = 17) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A checkpoint with something in it that no run can go on from, one thing at a time; with the words for it."""
+    large = {key: state[key] for key in ("record", "method", "optimiser")}
+    small = {key: value for key, value in state.items() if key not in large}
+    optimiser, first = state["optimiser"], next(iter(state["method"]))
+    harmless = (".history.", "audited", "scaler", "AnalysisMonitor.state = ", "encoder = '", "total_steps")
+    for words, changed in [*changes(small)][::stride]:
+        if not any(word in words for word in harmless):
+            yield words, {**large, **changed}
+    for name in large:
+        yield f"without {name}", {key: value for key, value in state.items() if key != name}
+    for wrong in (torch.zeros(7), "text"):
+        momentum = {**optimiser["state"], 0: {"momentum_buffer": wrong}}
+        yield f"momentum {wrong}", {**state, "optimiser": {**optimiser, "state": momentum}}
+    yield "no groups", {**state, "optimiser": {**optimiser, "param_groups": []}}
+    yield "a text for a weight", {**state, "method": {**state["method"], first: "text"}}
+    yield "no settings", {**state, "record": {}}
+    yield "a step beyond the last", {**state, "step": 10**6}
 
 
 def _dotted(path: tuple[Any, ...]) -> str:

@@ -2,8 +2,9 @@
 
 Its tensors are a subclass of `torch.Tensor` whose memory is the processor's, under the dispatch keys of PyTorch's
 backend for others to define (`privateuse1`); autograd, autocast, modules and optimisers see a device like any other.
-Inside `pretended_device()`, what a real device would refuse is refused: tensors of two devices in one operation, and,
-where asked, dtypes that it lacks. What it would be given is counted: kernels, copies in both directions, and waits.
+Inside `pretended_device()`, what a real device would refuse is refused: tensors of two devices in one operation, those
+of two layouts in a fused kernel, and, where asked, dtypes that it lacks. What it would be given is counted: kernels,
+copies in both directions, and waits.
 """
 
 from collections import Counter
@@ -148,13 +149,21 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return _now.pinned[-1]
     target = kwargs.get("device")
     on_device = torch.device(target).type == NAME if target is not None else any(there)
-    # As on real devices: a single number may come from the processor.
-    foreign = [tuple(t.shape) for t, is_there in zip(tensors, there, strict=True) if not is_there and t.ndim]
+    # As on real devices: what computes number by number takes a single one from the processor.
+    takes_numbers = torch.Tag.pointwise in func.tags
+    foreign = [
+        tuple(t.shape)
+        for t, is_there in zip(tensors, there, strict=True)
+        if not is_there and (t.ndim or not takes_numbers)
+    ]
     if any(there) and foreign and func not in COPYING:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {NAME}:0 and cpu! "
             f"({func} of a processor's tensors of shapes {foreign})"
         )
+
+    if str(func).startswith("aten._fused_"):
+        _check_layouts(args)
 
     wrappers: dict[int, Tensor] = {}
 
@@ -182,6 +191,18 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if _count(func, args, kwargs, tensors, there, on_device) and _now.counts.on_kernel is not None:
         _now.counts.on_kernel(func, inner_args, inner, result)
     return _map(result, wrap)
+
+
+def _check_layouts(args: Any) -> None:
+    """What a fused kernel is given of a parameter lies alike in memory; dimensions of one place do not matter."""
+    lists = [value for value in args if isinstance(value, list) and value and isinstance(value[0], Tensor)]
+    for together in zip(*lists, strict=True):
+        shape = together[0].shape
+        strides = [
+            [s for s, num in zip(t.stride(), shape, strict=True) if num > 1] for t in together if t.shape == shape
+        ]
+        if any(stride != strides[0] for stride in strides):
+            raise RuntimeError(f"a fused kernel wants tensors of the same layout, not of strides {strides}")
 
 
 def _count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: list[bool], on_device: bool) -> bool:
@@ -322,8 +343,8 @@ def pretended_device(*, lacks: tuple[torch.dtype, ...] = ()) -> Iterator[Counts]
         torch.__future__.get_swap_module_params_on_conversion(),
     )
     with ExitStack() as stack:
+        stack.callback(_return_to, _now)
         _now = _Pretence(counts, lacks)
-        stack.callback(_forget)
         torch._C._set_only_lift_cpu_tensors(True)  # so that `new_tensor` copies where it is seen
         stack.callback(torch._C._set_only_lift_cpu_tensors, was_lifting)
         torch.__future__.set_swap_module_params_on_conversion(True)  # so that parameters become the device's
@@ -342,6 +363,6 @@ def _synchronise(device: Any = None) -> None:
     _now.wait("synchronize")
 
 
-def _forget() -> None:
+def _return_to(before: _Pretence | None) -> None:
     global _now
-    _now = None
+    _now = before

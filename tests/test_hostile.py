@@ -26,6 +26,7 @@ What is tried elsewhere, file by file:
 import csv
 import hashlib
 import json
+import os
 import pickle
 import re
 import shutil
@@ -36,7 +37,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ import torch
 import yaml
 from PIL import Image
 from rich.console import Console
-from tests.damage import changes
+from tests.damage import changes, tampered_checkpoints
 from tests.report.fixtures import make_run, write_json
 
 import msvq
@@ -276,6 +276,34 @@ def test_a_report_on_tampered_files_is_a_page_or_a_sentence(tmp_path: Path, name
     assert outcomes["refused"] or name in ("environment", "metrics")  # told as it is; a line less
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe,\x80\n" * 3, b'file,reason\n"' + b"x" * 200_000])
+def test_a_report_on_an_odd_list_of_skipped_files_is_a_page_or_a_sentence(
+    run: Path, tmp_path: Path, msvq_says: Says, content: bytes
+) -> None:
+    (run / "skipped.csv").write_bytes(content)
+    code, _, err = msvq_says("report", run, "--out", tmp_path / "page.html")
+    whole = content[0] == 255
+    assert (code, err) == (0, "") if whole else code == 2 and "skipped.csv' is damaged" in err
+    code, out, _ = msvq_says("runs", tmp_path)
+    assert code == 0 and ("damaged" in out) != whole
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "environment.json", "eval/analysis.json"])
+@pytest.mark.parametrize("place", ["/dev/zero", "/proc/kmsg", "pipe"])
+def test_a_run_whose_file_has_no_end_is_told_in_a_sentence(
+    tmp_path: Path, msvq_says: Says, name: str, place: str
+) -> None:
+    run = make_run(tmp_path / "run")
+    (run / name).unlink()
+    if place == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to(place)
+    code, _, err = msvq_says("report", run, "--out", tmp_path / "page.html")
+    assert code in (0, 2) and err.count("\n") <= 1 and "Traceback" not in err
+    assert code == 2 or name != "config.yaml"
+
+
 def test_a_run_does_not_go_on_from_a_tampered_checkpoint(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,33 +314,13 @@ def test_a_run_does_not_go_on_from_a_tampered_checkpoint(
     assert state is not None
     del state["format"]
     monkeypatch.setattr(Trainer, "fit", lambda self: pytest.fail("it went on"))
-    large = {key: state[key] for key in ("record", "method", "optimiser")}
-    small = {key: value for key, value in state.items() if key not in large}
-    first = next(iter(state["method"]))
-    tried = [(words, {**large, **changed}) for words, changed in [*changes(small)][::17]]
-    tried += [(f"without {name}", {key: value for key, value in state.items() if key != name}) for name in large]
-    tried += [
-        ("momentum of another shape", {**state, "optimiser": momentum(state, torch.zeros(7))}),
-        ("a text for momentum", {**state, "optimiser": momentum(state, "text")}),
-        ("no groups", {**state, "optimiser": {**state["optimiser"], "param_groups": []}}),
-        ("a text for a weight", {**state, "method": {**state["method"], first: "text"}}),
-        ("no settings", {**state, "record": {}}),
-        ("a step beyond the last", {**state, "step": 10**6}),
-    ]
-    harmless = (".history.", "audited", "scaler", "AnalysisMonitor.state = ", "encoder = '", "total_steps")
-    tried = [(words, changed) for words, changed in tried if not any(word in words for word in harmless)]
+    tried = list(tampered_checkpoints(state))
     assert len(tried) > 25
     for words, changed in tried:
         write_checkpoint(last, changed)
         with pytest.raises(BadInput, match=r"is damaged|cannot be read|does not fit") as said:
             msvq.pretrain(out=run, resume=True, console=Console(quiet=True))
         assert "\n" not in str(said.value) and len(str(said.value)) < 300 + len(str(run)), words
-
-
-def momentum(state: dict[str, Any], wrong: object) -> dict[str, Any]:
-    """An optimiser's state with something else as the first parameter's momentum."""
-    optimiser: dict[str, Any] = state["optimiser"]
-    return {**optimiser, "state": {**optimiser["state"], 0: {"momentum_buffer": wrong}}}
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

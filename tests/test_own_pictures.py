@@ -305,7 +305,7 @@ def test_datasets_lists_what_is_known_and_packed(msvq_says: Says, photos: Path, 
         ("nowhere/photos", "there is no file or folder"),
         ("photo", "there is no folder 'photo' here"),
         ("EMPTY", "there are no pictures in"),
-        ("OTHERS", "it holds 1 files of other kinds"),
+        ("OTHERS", "it holds 1 file of other kinds ("),
         ("FILE.pdf", "is a .pdf file"),
         ("FILE.npz", "is not a file of numpy arrays"),
         ("FILE.txt", "is empty"),
@@ -390,7 +390,7 @@ def test_a_folder_that_cannot_be_looked_into_is_mentioned(
     out = tmp_path / "run"
     code, said, err = msvq_says("pretrain", "--data", photos, "--out", out, *FAST)
     assert code == 0, err
-    assert "note: 1 folders cannot be looked into, such as 'closed'; see skipped.csv" in said
+    assert "note: 1 folder cannot be looked into, such as 'closed'; see skipped.csv" in said
     assert "closed,cannot be looked into: Permission denied\n" in (out / "skipped.csv").read_text()
 
 

@@ -19,12 +19,14 @@ MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios
 NAMES = {
     *("os.fork", "os.forkpty", "os.getuid", "os.geteuid", "os.killpg", "os.mkfifo", "os.posix_fallocate", "os.setsid"),
     *("os.sched_getaffinity", "os.sysconf", "os.uname", "os.statvfs", "os.O_DIRECTORY", "os.pread", "os.pwrite"),
+    *("os.kill", "os.nice", "os.getloadavg", "os.O_NOFOLLOW", "signal.setitimer", "start_new_session", "preexec_fn"),
     *("signal.SIGKILL", "signal.SIGHUP", "signal.SIGUSR1", "signal.SIGCHLD", "signal.alarm", "signal.pause"),
 }
-# Each behind a guard; the tests below go the other way.
+# Each behind a guard; the tests below go the other way. Windows takes `start_new_session`, and ignores it.
 GUARDED = {
     ("data/workers.py", "os.sched_getaffinity"),
     ("preflight/machine.py", "os.sysconf"),
+    ("reproduce/sweep.py", "start_new_session"),
     ("preflight/machine.py", "resource"),
     ("search/index.py", "os.posix_fallocate"),
 }
@@ -40,6 +42,8 @@ def posix_only(tree: ast.AST) -> set[str]:
             found.add(node.module)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             found |= {f"{node.value.id}.{node.attr}"} & NAMES
+        elif isinstance(node, ast.keyword):
+            found |= {str(node.arg)} & NAMES
     return found
 
 

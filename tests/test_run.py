@@ -45,6 +45,18 @@ def test_a_run_whose_accuracy_was_no_number_is_shown(
     assert finished.path == tmp_path / "y" and not Path("~").exists()
 
 
+def test_an_accuracy_has_what_it_is_held_against_beside_it(run: msvq.Run) -> None:
+    known = json.loads((run.path / "eval" / "analysis.json").read_text())["knn"]
+    shown = repr(run)
+    assert f"kNN {known['accuracy']['trained']:.1f} ± " in shown
+    assert f"({known['accuracy']['untrained']:.1f} % untrained, {known['chance']:.1f} % by chance)" in shown
+
+
+def test_settings_of_a_protocol_may_be_a_dictionary(run: msvq.Run) -> None:
+    found = run.knn(overrides={"k": 7})
+    assert found.protocol == run.knn(k=7).protocol == "knn-7-t0.1/1"
+
+
 def test_the_encoder_is_ready_to_use(run: msvq.Run) -> None:
     encoder = msvq.load(run.path).encoder
     assert not encoder.training

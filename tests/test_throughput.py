@@ -120,6 +120,52 @@ def test_lightly_takes_steps(sibling: Any, kind: str) -> None:
     assert all(not p.requires_grad for p in getattr(peer, "teacher", torch.nn.Identity()).parameters())
 
 
+def test_a_prediction_is_the_slower_of_arithmetic_and_memory_and_a_launch(sibling: Any) -> None:
+    predict = sibling("predict")
+    card = predict.Card(half=2, tf32=1, fp32=1, bandwidth=1)
+    kernels = [
+        predict.Kernel("aten.convolution.default", "half", 6e12, 1e9),  # 3 s, or 1 s
+        predict.Kernel("aten.add.Tensor", "fp32", 1e9, 4e9),  # 1 ms, or 4 s
+    ]
+    told = predict.predict(kernels, card)
+    assert (told.memory, told.launches) == (4, 2 * predict.LAUNCH)
+    assert told.seconds == pytest.approx(7 + 2 * predict.LAUNCH)
+    assert predict.bound(told) == "memory"
+    converted = predict.predict([kernels[0]._replace(num_bytes=2e9)], card, converts=True)
+    assert converted.seconds == pytest.approx(6, rel=1e-4)  # three times its bytes
+    assert predict.bound(predict.predict(kernels[:1], card)) == "arithmetic"
+    assert predict.bound(predict.predict([kernels[1]._replace(num_bytes=1.0, operations=1.0)], card)) == "launches"
+
+
+def test_a_kernel_tells_what_it_reads_and_writes(sibling: Any) -> None:
+    predict, aten = sibling("predict"), torch.ops.aten
+    x, size = torch.ones(10), 40  # bytes
+    assert predict.describe(aten.add.Tensor, (x, x), {}, x + x).num_bytes == 3 * size
+    assert predict.describe(aten._foreach_add_.Scalar, ([x, x], 1.0), {}, None).num_bytes == 4 * size
+    # Parameters, gradients and momentum are read, the first and the last are written.
+    assert predict.describe(aten._fused_sgd_.default, ([x], [x], [x]), {"lr": 0.1}, None).num_bytes == 5 * size
+    product = predict.describe(aten.mm.default, (x.view(2, 5), x.view(5, 2)), {}, torch.ones(2, 2))
+    assert (product.kind, product.operations) == ("fp32", 2 * 2 * 5 * 2)
+
+
+@pytest.mark.parametrize("loop", ["ours", "authors", "plain"])
+def test_two_small_batches_tell_the_kernels_of_a_large_one(
+    loop: str, sibling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict = sibling("predict")
+    monkeypatch.setattr(predict, "BATCHES", (16, 32))
+    make = {
+        "ours": predict.ours("mocov2", 4, "bf16"),
+        "authors": predict.authors(4),
+        "plain": predict.plain_moco(4, "bf16"),
+    }[loop]
+    told, counted = predict.at_batch(make, 64), predict.kernels_of(make, 64)
+    assert [kernel.name for kernel in told] == [kernel.name for kernel in counted]
+    for what in ("operations", "num_bytes"):
+        foretold, found = (sum(getattr(kernel, what) for kernel in kernels) for kernels in (told, counted))
+        assert foretold == pytest.approx(found, rel=0.05)  # chance decides how many views are jittered and blurred
+
+
 def test_one_command_prints_ratios_and_writes_them(tmp_path: Path) -> None:
     out = tmp_path / "throughput.json"
     words = [sys.executable, str(BENCHMARKS / "throughput.py"), "--quick", "--only", "msvq16", "--only", "parts"]

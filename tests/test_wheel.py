@@ -1,6 +1,7 @@
 """A wheel has everything in it, and works where there is no checkout."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
 import msvq
@@ -65,6 +67,12 @@ def test_an_installed_wheel_trains_without_the_checkout(wheel: Path, tmp_path: P
     assert python("-c", "import msvq; print(msvq.__file__)").strip() == str(place / "msvq" / "__init__.py")
     assert python("-m", "msvq", "--version").strip() == f"msvq {msvq.__version__}"
     assert "msvq-dagger" in python("-m", "msvq", "methods")
+    assert "cifar10-msvq-narrow" in python("-m", "msvq", "pretrained")
+    PIL.Image.fromarray(make_patterns(1, seed=1)[0][0]).save(elsewhere / "query.png")
+    found = python(
+        "-m", "msvq", "search", "cifar10-msvq-narrow", "--data", "pictures.npz", "--query", "query.png", "--top", "3"
+    )
+    assert len(re.findall(r"0\.\d+", found)) >= 3
     small = ["backbone.width=2", "method.hidden_dim=8", "method.queue_size=32", "analyze.map=10"]
     settings = [word for setting in small for word in ("--set", setting)]
     python("-m", "msvq", "pretrain", "--data", "pictures.npz", "--out", "x", "--epochs", "1", *settings)

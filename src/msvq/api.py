@@ -1,6 +1,5 @@
 """What `import msvq` gives: a look before training, pre-training, and a run with all that one does with it."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -17,12 +16,15 @@ from msvq.config.resolve import Flags
 from msvq.core.console import Display, printed
 from msvq.core.files import check_places, expanduser
 from msvq.core.launch import is_main_process
-from msvq.evaluate.results import EvalResult
+from msvq.core.schema import to_assignments
+from msvq.evaluate.results import EvalResult, percent
+from msvq.model.hub import HUB
+from msvq.report.numbers import tell_knn
 from msvq.report.page import WRITTEN, is_report_final, report_on, summary, write_live_report, write_report
+from msvq.report.records import read_record
 from msvq.runs import encoder_names
 from msvq.runs.analyze import analyze
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, read_metadata
-from msvq.runs.encoder_folder import HUB
 from msvq.runs.evaluate import evaluate
 from msvq.runs.own_loop import save_run as save_own_run
 from msvq.runs.run_dir import RunDir
@@ -56,9 +58,8 @@ class Accuracy:
 
     def __str__(self) -> str:
         known = EvalResult.model_validate(self.record)
-        error = "" if known.top1_error is None else f" ± {known.top1_error:.1f}"
-        guess = "" if known.chance is None else f"chance {known.chance:.1f} %, "
-        return f"{self.protocol}: {self.top1:.1f}{error} % ({guess}top-5 {self.top5:.1f} %)"
+        guess = "" if known.chance is None else f"chance {percent(known.chance)}, "
+        return f"{self.protocol}: {percent(self.top1, known.top1_error)} ({guess}top-5 {percent(self.top5)})"
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class EvalOptions(RunOptions, total=False):
     download: bool
     labels: float  # the share of the labels that is used
     seeds: int
-    overrides: Iterable[str]  # key=value
+    overrides: Sequence[str] | Mapping[str, Any]  # key=value, or a dictionary
 
 
 class Finder:
@@ -274,8 +275,8 @@ class Run(Finder, RunDir):
     """A finished or running pre-training: what `msvq.pretrain` returns and `msvq.load` opens."""
 
     def __repr__(self) -> str:
-        scores = [line["knn_top1"] for line in self.metrics() if line.get("knn_top1") is not None]
-        knn = f", kNN {scores[-1]:.1f} %" if scores else ""
+        known = tell_knn(read_record(self.path))
+        knn = f", {known}" if known else ""
         return f"Run({str(self.path)!r}: {self.config.method_name} on {self.config.data.source}{knn})"
 
     def _repr_html_(self) -> str:
@@ -342,7 +343,7 @@ class Run(Finder, RunDir):
     def evaluate(self, protocol: str, changes: Mapping[str, Any] = {}, **options: Unpack[EvalOptions]) -> Accuracy:
         """`msvq evaluate`, with its options; `changes` are what it takes with --set."""
         named = [f"{key}={value}" for key, value in changes.items() if value is not None]
-        options["overrides"] = [*named, *options.get("overrides", ())]
+        options["overrides"] = [*named, *to_assignments(options.get("overrides", ()))]
         result, path = evaluate(self, protocol=protocol, **_plain(options))
         assert path is not None  # a run has a place for it
         return Accuracy(result.top1, result.top5, result.protocol, path, result.record)
@@ -390,13 +391,6 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: str(value) if key == "data" and value is not None else value for key, value in options.items()}
 
 
-def _assignments(overrides: Sequence[str] | Mapping[str, Any]) -> Sequence[str]:
-    """What --set takes."""
-    if not isinstance(overrides, Mapping):
-        return overrides
-    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-
-
 def load(name: str | Path, *, backbone: str | None = None) -> Run | Any:
     """Open a run directory. Of any other encoder, such as "hf:OWNER/NAME", what `load_encoder` gives: it embeds, too.
 
@@ -427,7 +421,7 @@ def doctor(
     """Look at the data before training: `msvq doctor`, with its options."""
     from msvq.preflight.doctor import examine_data
 
-    flags = Flags(data=str(data), data_root=data_root, overrides=_assignments(overrides))
+    flags = Flags(data=str(data), data_root=data_root, overrides=to_assignments(overrides))
     found = examine_data(flags, download=download, display=display)
     return Diagnosis(found["ok"], tuple(found["findings"]), found["command"], found)
 
@@ -461,7 +455,7 @@ def plan(
         init=init,
         epochs=epochs,
         budget=budget,
-        overrides=_assignments(overrides),
+        overrides=to_assignments(overrides),
         device=device,
         precision=precision,
     )
@@ -573,7 +567,7 @@ def pretrain(
         method=method,
         backbone=backbone,
         init=init,
-        overrides=_assignments(overrides),
+        overrides=to_assignments(overrides),
         epochs=epochs,
         budget=budget,
         seed=seed,

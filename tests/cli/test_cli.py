@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -128,6 +129,8 @@ def test_demo_runs_twice_but_leaves_other_runs_alone(
         assert answer.code == 0, answer.err
     for words in ("raw pixels", "encoder, untrained", "encoder, trained with MSVQ", "report.html"):
         assert words in answer.out
+    assert re.search(r"^run     .*demo \(in .* (s|min)\)$", answer.out, re.MULTILINE)
+    assert f"next    msvq search {tmp_path / 'demo'} --query PICTURE" in answer.out
     assert len(json.loads((tmp_path / "demo" / "eval" / "demo.json").read_text())) == 4
     short(out=tmp_path / "mine")
     answer = shell("demo", "--out", tmp_path / "mine")
@@ -312,3 +315,16 @@ def test_the_help_lists_commands_by_task_and_options_in_groups(shell: Shell) -> 
     assert all(f"─ {panel} ─" in text for panel in PANELS)
     assert not re.search(r"--(resume|overwrite|download)\s+<bool>", text)
     assert "--install-completion" in top
+
+
+def test_pictures_in_the_wrong_place_are_told_theirs(shell: Shell) -> None:
+    answer = shell("duplicates", "runs/photos", "photos")
+    assert answer.code == 2 and "(photos); pictures are named with --data" in answer.err
+    assert "--data" not in shell("runs", "a", "b").err
+
+
+def test_the_script_for_completion_can_be_printed() -> None:
+    environment = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    words = [sys.executable, "-m", "msvq", "--show-completion", "bash"]
+    answer = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0 and "complete -o default -F" in answer.stdout and "msvq" in answer.stdout

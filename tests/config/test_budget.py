@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from msvq.config.budget import (
     CAREFUL,
@@ -12,12 +13,15 @@ from msvq.config.budget import (
     choices,
     expectation,
     fix_length,
+    limit_looks,
     limit_warmup,
     parse_budget,
 )
 from msvq.config.resolve import Flags, resolve
 from msvq.config.settings import Settings
 from msvq.core.errors import BadInput
+from msvq.data.sources import open_dataset
+from msvq.train.pretrain import prepare
 
 FAST = resolve(recipe="fast")
 
@@ -120,6 +124,19 @@ def test_the_warm_up_of_a_run_of_few_steps_is_a_tenth_of_it() -> None:
     assert steps.train.warmup_epochs == 5
     assert limit_warmup(steps, 195).train.warmup_epochs == pytest.approx(100 / 195, abs=1e-4)
     assert limit_warmup(steps, 10).train.warmup_epochs == 5
+
+
+@pytest.mark.parametrize(("options", "every"), [({"epochs": 455}, 23), ({"overrides": ["train.steps=1820"]}, 23)])
+def test_a_long_run_of_few_pictures_is_looked_at_a_few_times(options: dict[str, Any], every: int) -> None:
+    small = ["backbone.width=2", "data.limit=64", "train.batch_size=16", "method.queue_size=16", "evaluate.every=5"]
+    settings = resolve(data="patterns", **{**options, "overrides": [*small, *options.get("overrides", [])]})
+    data = open_dataset(settings.data)
+    own, *_ = prepare(settings, data, torch.device("cpu"), keep=[])
+    assert (own.train.epochs, own.evaluate.every) == (455, every)
+    named, *_ = prepare(settings, data, torch.device("cpu"), keep=["evaluate.every"])
+    papers, *_ = prepare(settings, data, torch.device("cpu"), keep=None)
+    assert named.evaluate.every == papers.evaluate.every == 5
+    assert limit_looks(resolve(data="patterns", epochs=2)).evaluate.every == resolve(data="patterns").evaluate.every
 
 
 @pytest.mark.parametrize("network", ["resnet18", "timm:test_vit"])

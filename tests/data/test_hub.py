@@ -83,6 +83,13 @@ def test_a_folder_in_the_librarys_layout_has_labels_and_a_test_split(images: Pat
         found[20]
 
 
+def test_a_folder_here_is_not_taken_for_a_data_set_of_the_hub(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(images.parent)
+    with pytest.raises(BadInput, match=r"there is a 'images' here; hf:\./images is the latter"):
+        open_hub("images")
+    assert len(open_hub("./images")) == 20
+
+
 def test_it_becomes_a_data_set(images: Path) -> None:
     data = open_dataset(DataSettings(source=f"hf:{images}", workers=1))
     assert (data.name, data.class_names, data.size) == ("images", ("cat", "dog"), 32)

@@ -196,8 +196,9 @@ def _script_problem(words: list[str]) -> str:
 
 
 def _looked_up(backbone: str | None) -> str | None:
-    """A backbone whose name can be looked up here: code of the reader's own cannot, nor timm's where it is not."""
-    unknown = is_user_code(backbone or "") or ((backbone or "").startswith("timm:") and find_spec("timm") is None)
+    """What can be looked up here: code of the reader's own and the hub cannot, nor timm where it is not."""
+    known = backbone or ""
+    unknown = is_user_code(known) or known.startswith("hf:") or (known.startswith("timm:") and not find_spec("timm"))
     return None if unknown else backbone
 
 
@@ -215,7 +216,7 @@ def _check(parsed: Parsed, *, whole: bool) -> None:
             data=None if going_on else values.get("data"),
             method=method,
             backbone=_looked_up(values.get("backbone")),
-            init=values.get("init"),
+            init=_looked_up(values.get("init")),
             overrides=overrides,
             epochs=values.get("epochs"),
             budget=values.get("budget"),

@@ -67,6 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = folder / "photos" / f"kind{index % 3}" / f"{index:02}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(file)
+    shutil.copytree(folder / "photos", folder / "labelled")
     (folder / "examples").symlink_to(ROOT / "examples")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

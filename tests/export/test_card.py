@@ -12,10 +12,13 @@ from tests.export.conftest import make_run
 
 import msvq
 from msvq.export.card import escaped, measured, model_card, slug
+from msvq.export.exporting import export_encoder
 from msvq.export.folder import config, example, training
 from msvq.export.plans import make_plan
+from msvq.model.pretrained import find_pretrained
 from msvq.runs.checkpoint import write_checkpoint
 from msvq.runs.encoder import LoadedEncoder, load_run_encoder
+from msvq.runs.encoder_names import load_encoder
 
 HOSTILE = "x\n---\nlicense: mit\n# |a|b| <script>alert(1)</script> [y](http://z) `rm` \x1b[31m \u202e {{7*7}} é"
 CHECKED: dict[str, Any] = {
@@ -89,6 +92,27 @@ def test_the_log_of_a_run_says_nothing_of_another_runs_checkpoint(tmp_path: Path
     plan = make_plan("torchscript", subjects[str(other)])
     card = model_card(subjects[str(other)], plan, format="torchscript", licence="mit", checked=CHECKED)
     assert "31.25" not in card and "online knn" not in card
+
+
+def test_an_encoder_of_ours_is_not_called_a_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)
+    listed = find_pretrained("cifar10-msvq-narrow")
+    assert listed is not None
+    out = export_encoder(listed.name, format="hf", out=tmp_path / "x").path
+    again = export_encoder(out, format="hf", out=tmp_path / "y").path  # an export of an export
+    for folder in (out, again):
+        card = (folder / "README.md").read_text()
+        assert "trained by msvq on cifar10" in card and "Not by msvq" not in card
+        assert "| method | msvq |" in card and "| data | cifar10 |" in card
+    assert f"| knn-200-t0.1/1 | cifar10 | {listed.knn:.2f} |" in (out / "README.md").read_text()
+    assert "None was measured" in (again / "README.md").read_text()
+    strange = load_encoder("timm:test_resnet@random")
+    plan = make_plan("hf", strange)
+    card = model_card(strange, plan, format="hf", licence="mit", checked=CHECKED, push="me/my_net")
+    assert "Not by msvq" in card and "trained and" not in card
+    assert 'msvq.ImageEncoder.from_pretrained("me/my_net")' in card and "OWNER/NAME" not in card
+    assert 'timm.create_model("hf-hub:me/my_net", pretrained=True)' in card
+    assert "hf-hub" not in (out / "README.md").read_text()  # timm has no such network
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_an_interruption_between_the_renames_leaves_the_old_export(
         (["{run}", "--out", "{tmp}/done"], "holds an export already"),
         (["{tmp}/damaged", "--out", "{tmp}/x"], "encoder.json is damaged"),
         (["{tmp}/newer", "--out", "{tmp}/x"], "encoder.json is damaged, or not the one that this run wrote"),
-        (["{run}"], "Missing option '--out'"),
+        (["{run}"], "--out is missing"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import msvq
 from msvq.cli import main
 from msvq.config.resolve import Flags, resolve
 from msvq.core.console import Display
@@ -18,6 +19,7 @@ from msvq.model.teacher import Teacher
 from msvq.preflight.bench import bench
 from msvq.preflight.timing import BACKWARD, FOLLOW, LEARN, PARTS, TEACH, Clock, students, time_steps, watched
 from msvq.preflight.trial_run import open_trial
+from msvq.runs.run_dir import processor_name
 
 SMALL = ["backbone.width=4", "data.limit=96", "train.batch_size=32"]
 QUEUE = {"msvq": ["method.queue_size=64"], "unmix": ["method.base_options.queue_size=64"]}
@@ -49,6 +51,8 @@ def test_the_parts_are_the_step(capsys: pytest.CaptureFixture[str], method: str,
     assert code == 0, err
     report = json.loads(out)
     assert (report["method"], report["batch_size"], report["steps"]) == (method, 32, 3)
+    assert (report["torch"], report["msvq"]) == (torch.__version__, msvq.__version__)
+    assert report["device_name"] == (processor_name() if report["device"] == "cpu" else torch.cuda.get_device_name())
     (timing,) = report["resolutions"]
     parts = {part["name"]: part for part in timing["parts"]}
     expected = [name for name in PARTS if teachers or name not in (TEACH, FOLLOW)]

@@ -57,6 +57,14 @@ def change_log(run: Path, change: Any) -> None:
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
+def change_analysis(run: Path, name: str, accuracy: float) -> None:
+    """Another kNN accuracy in the last evaluation."""
+    path = run / "eval" / "analysis.json"
+    known = json.loads(path.read_text())
+    known["knn"]["accuracy"][name] = accuracy
+    write_json(path, known)
+
+
 def pictures(*shape: int, size: int = 12) -> Any:
     return np.random.default_rng(0).integers(256, size=(*shape, size, size, 3), dtype=np.uint8)
 

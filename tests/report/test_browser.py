@@ -101,6 +101,15 @@ def test_click_shows_neighbours(browser: Browser, pages: Pages) -> None:
     assert browser.evaluate(f"{PINNED}.hidden")
 
 
+def test_a_reader_of_the_screen_is_told_of_classes_where_there_are_some(browser: Browser, pages: Pages) -> None:
+    for page, told in ((pages.one, "kept. Of its neighbours: 5 of 6 of the same class."), (pages.unlabelled, "kept.")):
+        browser.open(page)
+        browser.wait_for(READY)
+        browser.click(*position(browser, 1, 20))
+        announced = browser.evaluate("document.querySelector('#map .announce').textContent")
+        assert announced.endswith(told) and ("class" in announced) == ("class" in told)
+
+
 def test_a_finger_does_the_same(browser: Browser, pages: Pages) -> None:
     browser.open(pages.one, width=390, height=800)
     browser.wait_for(READY)

@@ -30,9 +30,9 @@ def test_series_differ_without_colour() -> None:
 
 def test_several_series_have_a_legend_with_their_last_values() -> None:
     svg = line_chart([Series("<a>", POINTS), Series("b", POINTS[:2], 1)], x_label="x", y_label="y", unit=" %")
-    assert "<span>&lt;a&gt;</span><b>5 %</b>" in svg
-    assert "<span>b</span><b>10 %</b>" in svg
-    assert 'aria-label="y over x: &lt;a&gt; from 0 to 5 %; b from 0 to 10 %"' in svg
+    assert "<span>&lt;a&gt;</span><b>5.0 %</b>" in svg
+    assert "<span>b</span><b>10.0 %</b>" in svg
+    assert 'aria-label="y over x: &lt;a&gt; from 0.0 % to 5.0 %; b from 0.0 % to 10.0 %"' in svg
 
 
 def test_a_flat_curve_and_a_far_one() -> None:

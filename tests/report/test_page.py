@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from PIL import Image
-from tests.report.fixtures import HOSTILE, change_log, make_run, write_json
+from tests.report.fixtures import HOSTILE, change_analysis, change_log, make_run, write_json
 
 from msvq.core.errors import BadInput
 from msvq.report.curves import smooth
-from msvq.report.numbers import comparison, confused_pairs, confusion
-from msvq.report.page import SCRIPTS, write_report
+from msvq.report.figures import draw_maps
+from msvq.report.numbers import comparison, confused_pairs, confusion, tell_knn
+from msvq.report.page import SCRIPTS, summary, write_report
 from msvq.report.pictures import sprite_sheet
 from msvq.report.records import ARRAYS, read_record
 
@@ -57,7 +59,7 @@ def test_the_policy_allows_its_own_scripts_only(run: Path) -> None:
 
 def test_page_shows_curves_and_neighbours(run: Path) -> None:
     page = page_of(run)
-    assert "kNN accuracy over epoch: from 30 to 33 %" in page
+    assert "kNN accuracy over epoch: from 30.0 % to 33.0 %" in page
     assert "Loss over epoch: from 5 to 4.1" in page
     for title in ("Learning rate", "Rank of the features", "Spread of the features"):
         assert f"<h3>{title}</h3>" in page
@@ -82,8 +84,24 @@ def test_one_accuracy_is_told_alike_wherever_it_stands(run: Path) -> None:
     change_log(run, lambda line: {**line, "knn_top1": 15.549999475479126} if "knn_top1" in line else line)
     knn = json.loads((run / "eval" / "knn.json").read_text())
     write_json(run / "eval" / "knn.json", knn | {"top1": 15.55})
+    change_analysis(run, "trained", 15.55)
     page = page_of(run)
     assert big_numbers(page)[-1] == ("15.6 ± 1.6 %", "after training") and "<td>15.6 %</td>" in page
+    assert "kNN accuracy over epoch: from 15.6 % to 15.6 %" in page and "; the last evaluation" not in page
+
+
+def test_where_the_curve_ends_elsewhere_than_the_last_evaluation_the_page_says_why(run: Path) -> None:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["train"]["precision"], config["evaluate"] = "bf16", {"knn_bank": 5000}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    write_json(run / "eval" / "knn.json", knn | {"top1": 35.0, "precision": "fp32", "num_labels": 50_000})
+    change_analysis(run, "trained", 35.0)
+    page = page_of(run)
+    assert big_numbers(page)[-1] == ("35.0 ± 2.1 %", "after training") and "<td>35.0 %</td>" in page
+    why = "Measured in bf16 and by 5,000 labelled pictures; the last evaluation, which was not, says 35.0 %."
+    assert f"Higher is better. {why}" in page
+    assert tell_knn(read_record(run)) == "kNN 35.0 ± 2.1 % (30.0 % untrained, 20.0 % by chance)"
 
 
 def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path) -> None:
@@ -100,6 +118,9 @@ def test_big_numbers_are_held_against_what_one_has_without_an_encoder(run: Path)
 
 def test_without_labels_the_big_numbers_are_copies_that_find_their_originals(run: Path) -> None:
     change_log(run, lambda line: {key: value for key, value in line.items() if key != "knn_top1"})
+    write_json(
+        run / "eval" / "analysis.json", {**json.loads((run / "eval" / "analysis.json").read_text()), "knn": None}
+    )
     page = page_of(run)
     assert "How often do changed copies of pictures find their originals?" in page
     values = [value for value, _ in big_numbers(page)]
@@ -152,6 +173,22 @@ def test_other_encoders_stand_beside_the_run(run: Path) -> None:
     page = page_of(run)
     table = page[page.index("Beside others") :].partition("</table>")[0]
     assert table.count("40.5 %") == 3 and "this run" in table and "pixels" in table and "<script>" not in table
+
+
+def test_other_encoders_stand_beside_a_run_without_labels(run: Path) -> None:
+    assert "Beside other encoders" not in page_of(run)
+    numbers = {"num_features": 64, "copies": 61.25, "neighbours": 37.5, "rank": None, "seconds": 1.5}
+    rows = [{"encoder": name, **numbers} for name in ("runs/x", "pixels", HOSTILE)]
+    about = {"data": HOSTILE, "pictures": 1500, "checkpoint": "last", "step": 40}
+    write_json(run / "eval" / "beside.json", {**about, "beside": rows})
+    page = page_of(run)
+    section = page[page.index("Beside other encoders") :].partition("</section>")[0]
+    assert "1,500 pictures" in section and "step 40" in section and "<script>" not in section
+    table = section.partition("</table>")[0]
+    assert table.count("37.5 %") == 3 and "this run" in table and "pixels" in table and "runs/x" not in table
+    write_json(run / "eval" / "beside.json", {**about, "beside": [{"encoder": 3}]})
+    with pytest.raises(BadInput, match=r"beside\.json' is damaged \(beside\.0\.encoder\)"):
+        page_of(run)
 
 
 def test_demo_rows_are_the_big_numbers(run: Path) -> None:
@@ -215,7 +252,7 @@ def test_without_labels_there_is_neither_accuracy_nor_mark(tmp_path: Path) -> No
 def test_values_that_are_no_numbers_are_left_out(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "eval", "epoch": 4, "step": 140, "knn_top1": NaN, "rank": null}\n')
-    assert "kNN accuracy over epoch: from 30 to 33 %" in page_of(run)
+    assert "kNN accuracy over epoch: from 30.0 % to 33.0 %" in page_of(run)
 
 
 def test_a_column_has_a_number_and_bold_needs_two(run: Path) -> None:
@@ -244,7 +281,7 @@ def test_every_picture_says_what_it_is(run: Path) -> None:
 def test_several_runs_are_compared(run: Path) -> None:
     page = page_of(run, make_run(run.parent / "other", method="mocov2"))
     assert "<h1>2 runs compared</h1>" in page
-    assert "&lt;script&gt;alert(1)&lt;script&gt; from 30 to 33 %; other from 30 to 33 %" in page
+    assert "&lt;script&gt;alert(1)&lt;script&gt; from 30.0 % to 33.0 %; other from 30.0 % to 33.0 %" in page
     table = page[page.index("What was measured") :]
     for words in ("mocov2", "<b>33.0 %</b>", "<b>70.0 %</b>", "<b>2.75</b>", "collapsing"):
         assert words in table[: table.index("</section>")]
@@ -266,6 +303,30 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
 def test_where_the_page_goes(run: Path) -> None:
     assert write_report(run, figures=False) == run / "report.html"
     assert write_report([run, run], figures=False) == run.parent / "report.html"
+
+
+def test_one_of_something_is_no_plural_and_no_picture_is_just_a_picture(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "x", names=("cat", "dog"))
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    write_json(run / "eval" / "knn.json", {**knn, "confusion": [[5, 1], [0, 5]]})
+    page = page_of(run)
+    assert "taken for “dog”: 1 time, 16.7 %" in page and ": 1 time (16.7 %)" in page
+    run = make_run(tmp_path / "y", names=())
+    saved = dict(np.load(run / "eval" / "groups.npz"))
+    np.savez(run / "eval" / "groups.npz", **saved | {"sizes": np.array([9, 1]), "typical_names": np.array([""] * 5)})
+    page = page_of(run)
+    assert "1 picture <small>" in page and 'alt="picture"' not in page
+    assert page.count('alt="typical of group 2"') == 2 and 'alt="odd one 2"' in page
+
+
+def test_beside_others_an_accuracy_has_its_error_and_chance(run: Path) -> None:
+    knn = json.loads((run / "eval" / "knn.json").read_text())
+    rows = [{"encoder": "x", "top1": 61.5, "top5": 90.0}, {"encoder": "pixels", "top1": "text", "top5": 50.0}]
+    write_json(run / "eval" / "knn.json", {**knn, "num_test": 400, "chance": 12.5, "beside": rows})
+    page = page_of(run)
+    assert page.count("<td>61.5 ± 2.4 %</td><td>90.0 ± 1.5 %</td>") == 1 and "<td>–</td><td>50.0 ± 2.5 %</td>" in page
+    assert '<th scope="row">by chance</th><td>12.5 %</td>' in page
+    assert "<th>chance</th>" in summary(run) and "<td>12.5 %</td>" in summary(run)
 
 
 def test_confused_pairs() -> None:
@@ -362,3 +423,25 @@ def test_arrays_that_lack_a_part_or_are_of_another_kind_are_refused(run: Path, n
             np.savez(path, **changed)
             with pytest.raises(BadInput, match=f"{name}.npz"):
                 read_record(run).arrays(name)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_page_with_figures_of_tampered_arrays_is_a_page_or_a_sentence(run: Path, name: str) -> None:
+    run = make_run(run.parent / "unlabelled", names=()) if name == "groups" else run
+    path = run / "eval" / f"{name}.npz"
+    whole = dict(np.load(path))
+    refused = []
+    for key, value in whole.items():
+        wrong = [value[:1], value[:0], value[..., :1], value[None], np.full_like(value, 9)]
+        wrong += [np.full_like(value, 10**12)] if value.dtype.kind == "i" else []
+        wrong += [np.full_like(value, np.nan)] if value.dtype.kind == "f" else []
+        for changed in wrong:
+            np.savez(path, **whole | {key: changed})
+            try:
+                draw = draw_maps([read_record(run)])
+                if draw and name == "map":
+                    draw(Figure())
+                page_of(run)
+            except BadInput as error:
+                refused.append(str(error))
+    assert all(str(path) in sentence for sentence in refused) and len(refused) > 2 * len(whole)

@@ -47,6 +47,13 @@ def contest(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> tuple[Pat
     return out, found
 
 
+def test_settings_may_be_a_dictionary(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "hold_contest", lambda contest, **_: contest)
+    settings = {"train.steps": 2, "data.root": tmp_path, "backbone.width": 4}
+    contest: Any = msvq.compare(METHODS, photos, overrides=settings)
+    assert contest.tasks[0].cell.overrides == ("train.steps=2", f'data.root="{tmp_path}"', "backbone.width=4")
+
+
 @pytest.fixture
 def says(capsys: pytest.CaptureFixture[str]) -> Says:
     def run(*words: Any) -> tuple[int, str, str]:

@@ -20,6 +20,7 @@ from msvq.cli import main
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import LOCK
+from msvq.core.launch import child_environment
 from msvq.reproduce import reproduce as command
 from msvq.reproduce import sweep as sweeping
 from msvq.reproduce.experiments import Cell, Task, make_tasks
@@ -234,6 +235,24 @@ def test_an_interrupted_sweep_stops_its_cells_and_calls_none_failed(
     assert stopped.value.signal_number == signal.SIGTERM
     assert not tasks[2].run.exists()  # nothing new is begun
     assert all("failed" not in facts for facts in sweeping.read_manifest(out)["cells"].values())
+
+
+def test_on_windows_a_stopped_sweep_says_no_more_and_ends_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To terminate a process there is to end it at once."""
+    words = [sys.executable, "-c", "import sys; sys.stdin.read(); print('saved')"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    monkeypatch.setattr(sys, "platform", "win32")
+    sweeping.Pool(1, tmp_path, None, processes=[process]).stop()
+    assert process.stdout is not None
+    assert (process.stdout.read(), process.wait()) == ("saved\n", 0)
+
+
+def test_a_process_of_a_sweep_with_nothing_to_do_leaves_when_it_is_told_nothing_more() -> None:
+    words = [sys.executable, "-c", sweeping.PROGRAM]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, env=child_environment(), timeout=100, check=False)
+    assert done.returncode == 0
 
 
 def test_a_process_that_somebody_stops_fails_its_cell_and_no_other(

@@ -37,8 +37,9 @@ from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.initial import load_weights
 from msvq.model.libraries import _name_of_today
 from msvq.model.whitening import without_whitening
+from msvq.runs.beside import compare_without_labels
 from msvq.runs.encoder_names import load_encoder
-from msvq.runs.evaluate import open_for
+from msvq.runs.evaluate import open_for, prepared
 from msvq.search.feature_shards import compute_features
 from msvq.train import init_weights
 
@@ -229,8 +230,16 @@ def test_a_file_of_the_authors_tells_whether_it_has_a_max_pool(tmp_path: Path, p
 def test_other_files_are_told_what_they_are_of(tmp_path: Path) -> None:
     network = timm.create_model("test_vit", num_classes=10)
     save_file(network.state_dict(), tmp_path / "x.safetensors")
-    with pytest.raises(msvq.BadInput, match="--backbone"):
+    with pytest.raises(msvq.BadInput, match="--backbone timm:NAME"):
         load_encoder(tmp_path / "x.safetensors")
+    weights = resnet("resnet18").state_dict()
+    del weights["layer3.1.conv2.weight"]
+    torch.save(weights, tmp_path / "cut.pth")
+    nearest = (
+        r"the nearest of them is resnet18: the nearest fit is 119 of 120 tensors; missing: layer3\.1\.conv2\.weight"
+    )
+    with pytest.raises(msvq.BadInput, match=nearest):
+        load_encoder(tmp_path / "cut.pth")
     encoder = load_encoder(tmp_path / "x.safetensors", backbone="timm:test_vit")
     assert encoder.size == 160 and not encoder.guessed
     with pytest.raises(msvq.BadInput, match="missing"):
@@ -254,6 +263,33 @@ def test_search_embed_and_duplicates_take_any_encoder(photos: Path, says: Says, 
     assert saved["features"].shape == (24, 192) and json.loads(str(saved["about"]))["run"] == "pixels"
 
 
+COMMANDS = {
+    "evaluate": ["--data", "{photos}", "--protocol", "probe", "--out", "{tmp}/x.json"],
+    "search": ["--data", "{photos}", "--query", "{photos}/kind0/00.png", "--html", "{tmp}/x.html"],
+    "duplicates": ["--data", "{photos}", "--html", "{tmp}/x.html"],
+    "embed": ["--data", "{photos}", "--out", "{tmp}/x.npz"],
+    "export": ["--format", "onnx", "--out", "{tmp}/x"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_network_of_timm_goes_through_every_command(command: str, photos: Path, says: Says, tmp_path: Path) -> None:
+    words = (word.format(photos=photos, tmp=tmp_path) for word in COMMANDS[command])
+    code, _, err = says(command, TINY, *words)
+    assert code == 0, err
+    (made,) = tmp_path.glob("x*")
+    if command == "evaluate":
+        rows = json.loads(made.read_text())["beside"]
+        assert [row["encoder"] for row in rows] == [TINY, "untrained", "pixels"]
+        assert rows[0]["num_features"] == load_encoder(TINY).feature_dim
+    elif command == "embed":
+        assert np.load(made)["features"].shape == (24, load_encoder(TINY).feature_dim)
+    elif command == "export":
+        assert json.loads((made / "manifest.json").read_text())["checked"]["max_abs_difference"] < 1e-4
+    elif command == "search":
+        assert "00.png" in made.read_text()
+
+
 @pytest.mark.parametrize("kind", ["timm:test_vit@random", "x.pth", "onnx", "pixels"])
 def test_batches_and_workers_change_no_bit(kind: str, exports: Path, photos: Path) -> None:
     encoder = load_encoder(exports / kind if (exports / kind).exists() else kind)
@@ -275,7 +311,9 @@ def test_an_index_of_another_encoder_is_not_searched(photos: Path, says: Says, t
     shutil.rmtree(second.parent)
     first.parent.rename(second.parent)  # in the place of the other's
     code, out, err = says("search", tmp_path / "x.pth", *words)
-    assert code == 0 and "is damaged (it belongs to other pictures): making it again" in " ".join(err.split())
+    assert code == 0 and "is damaged (it belongs to other pictures or another encoder): making it again" in " ".join(
+        err.split()
+    )
     assert out == found[str(tmp_path / "x.pth")]
     assert says("classify", "pixels", *words[:2], "--examples", photos, "--save", "kinds")[0] == 0
     code, _, err = says("classify", tmp_path / "x.pth", *words[:2], "--use", "kinds")
@@ -363,13 +401,56 @@ def test_without_labels_what_can_be_compared_is(says: Says, tmp_path: Path) -> N
     np.savez(tmp_path / "some.npz", images=make_patterns(40, seed=1)[0])
     words = ("evaluate", "pixels", "--data", tmp_path / "some.npz")
     code, _, err = says(*words)
-    assert code == 2 and "has no labels" in err
+    assert code == 2 and "has no labels" in err and "--beside pixels" in err and "analyze" not in err
     code, out, _ = says(*words, "--beside", "pixels", "--out", tmp_path / "x.json", "--json")
     first, second = json.loads(out)["beside"]
     assert code == 0 and json.loads((tmp_path / "x.json").read_text())["beside"] == [first, second]
     assert first["neighbours"] == second["neighbours"] == 100 and first["copies"] == second["copies"]
     assert 1 < first["rank"] < 192
+    for flag, value in {"--labels": "0.5", "--seeds": "2", "--set": "k=5", "--precision": "bf16"}.items():
+        code, _, err = says(*words, "--beside", "pixels", flag, value)
+        assert code == 2 and f"{flag} is for a protocol" in err
     assert "neighbours in common" in " ".join(says(*words, "--beside", "pixels")[1].split())
+
+
+def test_neighbours_in_common_are_those_that_one_counts_by_hand(says: Says, tmp_path: Path) -> None:
+    images = make_patterns(30, seed=2)[0]
+    np.savez(tmp_path / "some.npz", images=images)
+    torch.save(resnet("resnet8").state_dict(), tmp_path / "x.pth")
+    words = ("evaluate", "pixels", "--data", tmp_path / "some.npz", "--beside", tmp_path / "x.pth", "--json")
+    code, out, _ = says(*words)
+    first, second = json.loads(out)["beside"]
+    assert code == 0 and first["neighbours"] == 100 and second["encoder"] == str(tmp_path / "x.pth")
+    dataset, _ = open_for(None, str(tmp_path / "some.npz"), None, display=Display())
+    near = []
+    for name in ("pixels", tmp_path / "x.pth"):
+        encoder = load_encoder(name)
+        fed = dataset if encoder.guessed else prepared(dataset, encoder.preprocessing)
+        found = feature_function(fed, torch.device("cpu"), "fp32")(encoder.network, dataset.train).numpy()
+        unit = found / np.linalg.norm(found, axis=1, keepdims=True)
+        near.append(
+            [set([other for other in np.argsort(-unit @ row) if other != place][:10]) for place, row in enumerate(unit)]
+        )
+    common = [len(mine & theirs) / 10 for mine, theirs in zip(*near, strict=True)]
+    assert len(common) > 25 and 0 < np.mean(common) < 1
+    assert second["neighbours"] == pytest.approx(100 * np.mean(common))
+
+
+def test_changed_copies_are_the_same_for_encoders_of_all_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, pixels in enumerate(make_patterns(12, seed=2)[0]):
+        Image.fromarray(pixels).resize((200, 200)).save(tmp_path / f"{number}.png")
+    seen: list[tuple[int, ...]] = []
+
+    def copied(images: NDArray[np.uint8], generator: torch.Generator) -> NDArray[np.uint8]:
+        seen.append(images.shape)
+        return images
+
+    monkeypatch.setattr("msvq.evaluate.diagnostics.copies.make_changed_copies", copied)
+    found, path = compare_without_labels("pixels", [TINY, "pixels"], data=str(tmp_path), display=Display())
+    side = load_encoder(TINY).preprocessing.side
+    assert sum(num for num, *_ in seen) == 12 and path is None  # once for all
+    assert {shape[1:] for shape in seen} == {(side, side, 3)}
+    assert [row["copies"] for row in found["beside"]] == [100, 100, 100]  # which are no other pictures here
 
 
 def test_a_file_of_a_whitened_network_of_a_library_keeps_its_whitening(
@@ -420,7 +501,11 @@ def test_the_encoder_that_comes_with_the_package_is_used_by_its_name(
     encoder = load_encoder(name)
     assert encoder.embed(pictures).shape == (8, 128) and encoder.size == 32
     code, out, _ = says("search", name, "--data", photos, "--query", photos / "kind0" / "00.png", "--json")
-    assert code == 0 and "00.png" in out
+    assert code == 0 and Path(json.loads(out)["answers"][0]["found"][0]["name"]) == Path("kind0/00.png")
+    for page in ("README.md", "docs/encoders.md", "docs/results.md"):
+        assert f"{entry.knn:.1f} %" in (Path(__file__).parents[2] / page).read_text()
+    with pytest.raises(msvq.BadInput, match=f"did you mean '{name}'"):
+        init_weights.load_initial_weights(resolve(data="patterns", init=name[:-1]), 32)
     settings = resolve(data="patterns", init=name)
     assert (settings.backbone.name, settings.backbone.width) == ("resnet18", 16)
     assert init_weights.load_initial_weights(settings, 32) is not None
@@ -491,7 +576,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, d
         def do_GET(self) -> None:
             owner, model, *_, file = self.path.lstrip("/").split("/")
             files = repositories.get(f"{owner}/{model}")
-            if files is None:
+            if owner == "gated":
+                self.answer(403, X_Error_Code="GatedRepo")
+            elif files is None:
                 self.answer(404, X_Error_Code="RepoNotFound")
             elif file not in files:
                 self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit="0" * 40)
@@ -549,8 +636,18 @@ def test_an_export_goes_to_the_hub_and_comes_back(
     code, _, err = says(*words, "--out", tmp_path / "before")
     assert code == 2 and "login" in err and (tmp_path / "before" / "manifest.json").is_file()
     monkeypatch.setenv("HF_TOKEN", "secret")
+    code, out, _ = says(*words)  # a folder that is sent need not stay
+    assert code == 0 and "sent    hf:me/tiny" in out and "export  " not in out
+    sent = dict(hub["me/tiny"])
     code, out, _ = says(*words, "--out", tmp_path / "out")
-    assert code == 0 and "hf:me/tiny" in out
+    assert code == 0 and "hf:me/tiny" in out and hub["me/tiny"].keys() == sent.keys()
+    assert hub["me/tiny"]["model.safetensors"] == sent["model.safetensors"]
+    code, _, err = says(*words[:4])
+    assert code == 2 and "--out is missing" in err
+    monkeypatch.delenv("HF_TOKEN")
+    code, _, err = says(*words)
+    assert code == 2 and "needs a login" in err and "the export is in" not in err
+    monkeypatch.setenv("HF_TOKEN", "secret")
     assert {"README.md", "config.json", "model.safetensors", "example.py"} <= hub["me/tiny"].keys()
     assert b"pipeline_tag: image-feature-extraction" in hub["me/tiny"]["README.md"]
     found = msvq.load("hf:me/tiny").embed(pictures)
@@ -611,11 +708,84 @@ def test_a_list_may_name_a_model_of_the_hub(
         load_encoder("tiny")
 
 
+def test_a_model_of_the_hub_that_cannot_be_had_leaves_nothing(
+    hub: Hub, says: Says, tmp_path: Path, photos: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for words in (
+        ("embed", "hf:gated/model", "--data", photos, "--out", tmp_path / "x.npz"),
+        ("evaluate", "hf:gated/model", "--data", photos, "--out", tmp_path / "x.json"),
+        ("export", "hf:gated/model", "--out", tmp_path / "x"),
+        ("pretrain", "--data", photos, "--init", "hf:gated/model", "--out", tmp_path / "run"),
+    ):
+        code, _, err = says(*words)
+        assert code == 2 and "asks for a login" in " ".join(err.split()) and "Traceback" not in err
+    assert [path for path in sorted(tmp_path.rglob("*")) if "hub" not in path.parts] == before
+
+
+def test_an_export_of_ones_own_code_comes_from_the_hub_where_the_code_is_named(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.setattr("msvq.export.exporting.verify", lambda folder, encoder: CHECKED)
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from torch import nn\n\n\ndef net():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+    )
+    mine = f"{code}:net"
+    torch.manual_seed(0)
+    torch.save(runpy.run_path(str(code))["net"]().state_dict(), tmp_path / "x.pth")
+    done = msvq.export.exporting.export_encoder(tmp_path / "x.pth", backbone=mine, format="hf", out=tmp_path / "out")
+    hub["me/mine"] = {path.name: path.read_bytes() for path in done.path.iterdir()}
+    with pytest.raises(msvq.BadInput, match="name it yourself: --backbone"):
+        load_encoder("hf:me/mine")
+    ours = load_encoder("hf:me/mine", backbone=mine)
+    np.testing.assert_array_equal(ours.embed(pictures), load_encoder(tmp_path / "x.pth", backbone=mine).embed(pictures))
+    start = init_weights.load_initial_weights(resolve(data="patterns", init="hf:me/mine", backbone=mine), 32)
+    assert start is not None
+    for key, value in ours.network.state_dict().items():
+        torch.testing.assert_close(start.weights[key], value)
+
+
+def test_training_from_the_hub_trains_the_network_of_the_hub(hub: Hub, exports: Path) -> None:
+    hub["me/tiny"] = {path.name: path.read_bytes() for path in (exports / "safetensors").iterdir() if path.is_file()}
+    network: Any = timm.create_model("test_resnet", num_classes=10)
+    how = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "test_resnet", "num_classes": 10, **how}  # as older ones have it
+    hub["timm/tiny"] = {"config.json": json.dumps(config).encode(), "model.safetensors": save(network.state_dict())}
+    for name, expected in {"hf:me/tiny": ("resnet18", 4), "hf:timm/tiny": ("timm:test_resnet", 64)}.items():
+        settings = resolve(data="patterns", init=name)
+        assert (settings.backbone.name, settings.backbone.width) == expected
+        start = init_weights.load_initial_weights(settings, 32)
+        assert start is not None
+        for key, value in without_whitening(load_encoder(name).network).state_dict().items():
+            torch.testing.assert_close(start.weights[key], value)
+    changed = {**config, "model_args": {"act_layer": "gelu"}}
+    hub["timm/other"] = {**hub["timm/tiny"], "config.json": json.dumps(changed).encode()}
+    with pytest.raises(msvq.BadInput, match=r"model_args of its own \(act_layer\)"):
+        load_encoder("hf:timm/other")
+
+
+def test_training_from_a_file_trains_the_resnet_that_it_is_of(tmp_path: Path) -> None:
+    for stem in ("small", "standard"):
+        torch.save(resnet("resnet14", stem=stem).state_dict(), tmp_path / "x.pth")
+        settings = resolve(data="patterns", init=tmp_path / "x.pth")
+        found = settings.backbone
+        assert (found.name, found.width, found.stem) == ("resnet14", 4, stem)
+        assert init_weights.load_initial_weights(settings, 32) is not None
+    named = resolve(data="patterns", init=tmp_path / "x.pth", backbone="resnet18", overrides=["backbone.width=8"])
+    assert (named.backbone.name, named.backbone.width) == ("resnet18", 8)
+    torch.save(resnet().state_dict(), tmp_path / "x.pth")
+    pooled = resolve(recipe="tinyimagenet", init=tmp_path / "x.pth").backbone
+    assert (pooled.width, pooled.stem) == (4, "small-pool")  # of which the weights cannot tell
+
+
 def test_what_the_hub_cannot_give_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub["me/other"] = {"config.json": b'{"architectures": ["ViTModel"], "auto_map": {}}', "model.safetensors": b""}
     hub["me/empty"] = {}
     for name, sentence in {
         "hf:me/nothing": "there is no hf:me/nothing, or it is private and needs a login",
+        "hf:gated/model": "hf:gated/model asks for a login that has accepted its terms: 'hf auth login'",
         "hf:me/other": "neither an export of msvq nor a timm model",
         "hf:me/empty": "lacks files",
         "hf:me": "it is OWNER/NAME",
@@ -644,7 +814,13 @@ def test_training_starts_from_any_encoder(exports: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(
         init_weights, "library_weights", lambda name, size: timm.create_model("test_resnet").state_dict()
     )
-    for init in ("tiny", str(exports / "safetensors"), "timm:test_resnet"):  # which tell what they are of
+    export = exports / "safetensors"
+    for init in (
+        "tiny",
+        str(export),
+        str(export / "model.safetensors"),
+        "timm:test_resnet",
+    ):  # which tell what they are of
         settings = resolve(data="patterns", init=init)
         start = init_weights.load_initial_weights(settings, 32)
         assert start is not None
@@ -698,6 +874,10 @@ WRONG = [
     (["evaluate", "pixels", "--data", "patterns", "--backbone", "resnet18"], "says it itself"),
     (["evaluate", "timm:resnet18", "--data", "nothing"], "no such data set"),
     (["export", "pixels", "--out", "{tmp}/x"], "has no weights"),
+    (
+        ["evaluate", "timm:botnet50ts_256", "--data", "patterns"],
+        "timm:botnet50ts_256@random is the network without any",
+    ),
     (["evaluate", "{tmp}/x.txt", "--data", "patterns"], "no file of weights by its name"),
 ]
 
@@ -712,6 +892,15 @@ def test_mistakes_are_told_in_a_sentence(
     assert code == 2 and "Traceback" not in err
     assert sentence in " ".join(err.split())
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_may_be_called_as_a_library(
+    exports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: NDArray[np.uint8]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(exports / "safetensors", "timm")
+    found = load_encoder("timm").embed(pictures)
+    np.testing.assert_array_equal(found, load_encoder(exports / "safetensors").embed(pictures))
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from msvq.data.patterns import CLASS_NAMES, make_patterns
 from msvq.data.sources import open_dataset
 from msvq.evaluate.labels import stratified
 from msvq.evaluate.protocols import PROTOCOLS
+from msvq.report.page import write_report
 from msvq.report.records import read_record
 from msvq.runs.encoder import load_method, load_run_encoder
 from msvq.runs.evaluate import evaluate
@@ -95,6 +96,7 @@ def test_an_accuracy_never_stands_alone(run: msvq.Run, capsys: pytest.CaptureFix
         "200 test pictures; ± is one standard",
     ):
         assert words in out
+    assert re.search(r"^ *pixels +\d+\.\d ± \d\.\d % ", out, re.MULTILINE)
     found = read(run, "probe")
     assert [row["encoder"] for row in found["beside"]][1:] == ["untrained", "pixels"]
     test = open_dataset(run.config.data).test.labels
@@ -105,6 +107,38 @@ def test_an_accuracy_never_stands_alone(run: msvq.Run, capsys: pytest.CaptureFix
     assert f"{judged['accuracy']['trained']:.1f} ± " in read(run, "analysis")["verdict"]["sentence"]
     told = str(run.probe())
     assert " ± " in told and f"(chance {found['chance']:.1f} %, top-5" in told
+
+
+def test_what_was_measured_beside_a_run_stays(run: msvq.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    other = "cifar10-msvq-narrow"
+    words = ("evaluate", run.path, "--set", "k=7")
+    code, _, err = shell(capsys, *words, "--beside", other, "--beside", "pixels", "--json")
+    assert code == 0, err
+    rows = read(run, "knn-k-7")["beside"]
+    assert [row["encoder"] for row in rows][1:] == [other, "pixels", "untrained"]  # those too that are usual, once
+    assert shell(capsys, *words)[0] == 0  # which measures the usual two
+    stayed = {row["encoder"]: row for row in read(run, "knn-k-7")["beside"]}
+    assert list(stayed)[1:] == ["untrained", "pixels", other] and stayed[other] == rows[1]
+    run.knn(k=7)  # which measures none
+    assert list(read(run, "knn-k-7")["beside"]) == list(stayed.values())
+    path = run.path / "eval" / "knn-k-7.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "step": 1}))
+    run.knn(k=7)
+    assert "beside" not in read(run, "knn-k-7")  # of other weights, nothing is kept
+    path.unlink()
+
+
+def test_a_file_in_a_run_and_its_rivals_see_the_same_pictures(run: msvq.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def opened(settings: Any, **options: Any) -> Any:
+        limits.append(settings.limit)
+        return open_dataset(settings.model_copy(update={"limit": 64}), **options)
+
+    monkeypatch.setattr("msvq.runs.evaluate.open_dataset", opened)
+    assert run.config.data.limit is not None
+    result, path = evaluate(run.path / "encoder.safetensors", data="patterns", beside=["pixels", "untrained"])
+    assert limits == [None, None, None] and path is None and len(result.beside) == 3
 
 
 def test_few_labels_several_seeds_and_a_checkpoint_are_in_the_name(run: msvq.Run) -> None:
@@ -206,7 +240,14 @@ def test_a_run_without_labels_is_analysed_but_not_scored(
     unlabelled: msvq.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = shell(capsys, "evaluate", unlabelled.path)
-    assert (code, "has no labels" in err) == (2, True)
+    assert (code, "has no labels" in err, "'msvq analyze' does without" in " ".join(err.split())) == (2, True, True)
+    code, out, err = shell(capsys, "evaluate", unlabelled.path, "--beside", "pixels")
+    assert code == 0, err
+    kept = read(unlabelled, "beside")
+    assert [row["encoder"] for row in kept["beside"]] == [str(unlabelled.path), "pixels"]
+    assert kept["step"] == load_run_encoder(unlabelled).step and kept["pictures"] > 70
+    assert "beside.json" in "".join(out.split())
+    assert "Beside other encoders" in write_report(unlabelled.path).read_text()
     code, out, err = shell(capsys, "analyze", unlabelled.path)
     assert code == 0, err
     assert "changed copies that find their originals by" in out and "colour histogram" in out
@@ -226,7 +267,8 @@ def test_analysis_of_the_run(run: msvq.Run, capsys: pytest.CaptureFixture[str]) 
     assert (again["copies"], again["knn"]) == (after_training["copies"], after_training["knn"])
     logged = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
     accuracy = again["knn"]["accuracy"]
-    assert (accuracy["untrained"], accuracy["trained"]) == (logged[0], logged[-1])
+    assert (accuracy["untrained"], accuracy["trained"]) == (logged[0], pytest.approx(logged[-1]))
+    assert accuracy["trained"] == read(run, "knn")["top1"]
     assert (again["copies"]["held_out"], again["copies"]["pictures"]) == (200, 520)
     assert "nearest neighbours name" in again["verdict"]["sentence"]
     assert again["false_negatives"] == after_training["false_negatives"]  # the same batches, from the checkpoint

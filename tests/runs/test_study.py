@@ -20,6 +20,7 @@ from msvq.data.loader import Loader
 from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate import knn
+from msvq.evaluate.baselines import baseline_accuracies
 from msvq.methods import Method
 from msvq.report.records import read_record
 from msvq.runs.analyze import evaluate_finished_run
@@ -90,6 +91,18 @@ def test_a_thinned_bank_is_told_as_a_change(scene: Scene, monkeypatch: pytest.Mo
     assert result["data_fingerprint"] == scene.data.fingerprint()
     assert "knn-k-7.json" not in files(scene)
     assert (found := read_record(scene.path).result("knn")) is not None and found.changes["bank"] == 30
+
+
+def test_the_verdict_takes_what_all_voted_in_the_end_and_its_rivals_by_the_same_vote(scene: Scene) -> None:
+    line = {"kind": "eval", "epoch": 0, "step": 0, "knn_top1": 99.0}  # by the 20 that voted on the way
+    (scene.path / "metrics.jsonl").write_text(json.dumps(line) + "\n" + json.dumps({**line, "step": 1}) + "\n")
+    accuracy = scene.study()["knn"]["accuracy"]
+    final = json.loads((scene.path / "eval" / "knn-k-7.json").read_text())["top1"]
+    assert accuracy["trained"] == accuracy["untrained"] == final < 99  # nothing was trained: it is one network
+    labelled, test = scene.data.labelled, scene.data.test
+    assert baseline_accuracies(labelled, test, k=7, temp=0.1).items() <= accuracy.items()
+    record = read_record(scene.path)
+    assert record.accuracies["trained"] == final and record.values("knn_top1")[-1] == 99
 
 
 def test_without_finite_features_all_but_the_accuracy_is_looked_at(broken: Scene) -> None:

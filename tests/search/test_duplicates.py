@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from tests.search.conftest import Says, save_arrays
 from tests.search.test_same_picture import photograph
 
 import msvq
-from msvq.search.duplicates import find_duplicates
-from msvq.search.inputs import Inputs
+from msvq.search import duplicates
+from msvq.search.duplicates import _best_of, compare_pairs, find_duplicates
+from msvq.search.inputs import Inputs, open_files
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +65,35 @@ def test_planted_copies_are_found_by_command(says: Says, small_run: msvq.Run, al
 def test_alike_pictures_are_listed_only_when_asked_for(says: Says, small_run: msvq.Run, album: Path) -> None:
     code, said, _ = says("duplicates", small_run.path, "--data", album, "--threshold", 0.01, "--json")
     assert code == 0
-    rows = json.loads(said)["rows"]
+    rows, about = (json.loads(said)[key] for key in ("rows", "about"))
+    alike = {row["group"] for row in rows if row["kind"] == "alike"}
+    likes, copies = ({row["file"] for row in rows if (row["group"] in alike) == wanted} for wanted in (True, False))
+    assert "12 of 26 pictures in" in about and f"; {len(likes - copies)} others are merely alike" in about
     assert {row["kind"] for row in rows} >= {"alike", "exact", "cropped"}
     assert len([row for row in rows if row["kind"] in ("best", "alike")]) > 12
+
+
+def test_an_exact_copy_of_a_symmetric_picture_is_exact(
+    small_run: msvq.Run, album: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To which position the best correlation belongs is chance there."""
+
+    def mirrored(*given: Any) -> Any:
+        change = compare_pairs(*given)
+        return np.where(change == 1, 3, change)
+
+    monkeypatch.setattr(duplicates, "compare_pairs", mirrored)
+    found = find_duplicates(Inputs(small_run, str(album)))
+    kinds = {(row["kind"], frozenset((row["file"], row["copy_of"]))) for row in found.records()}
+    assert ("exact", frozenset(("00.png", "00-equal.png"))) in kinds
+    assert ("mirrored", frozenset(("01.png", "01-smaller.jpg"))) in kinds
+
+
+def test_the_best_picture_has_the_most_pixels(tmp_path: Path) -> None:
+    Image.new("RGB", (200, 200)).save(tmp_path / "square.png")
+    Image.new("RGB", (1000, 100)).save(tmp_path / "wide.png")
+    source = open_files([tmp_path / "square.png", tmp_path / "wide.png"])
+    assert _best_of(source, np.arange(2)) == 1
 
 
 def test_equal_arrays_are_exact(small_run: msvq.Run, tmp_path: Path) -> None:

@@ -2,8 +2,13 @@
 
 import csv
 import json
+import os
+import re
 import shutil
+import tracemalloc
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from tests.search.conftest import NUM, Says, save_arrays
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import msvq
 from msvq.core.console import Display
@@ -21,12 +27,14 @@ from msvq.evaluate.diagnostics.groups import assign, choose_num, explain, find_c
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import Whitened, without_whitening
 from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
+from msvq.search import classifier, findings, neighbours, outliers
 from msvq.search.classifier import LinearClassifier, fit_classifier, load_classifier, out_of_fold, save_classifier
 from msvq.search.clusters import cluster_pictures
-from msvq.search.findings import has_collapsed
+from msvq.search.findings import PAGE_PICTURES, has_collapsed, shorten
 from msvq.search.index import open_index, unit_rows
 from msvq.search.inputs import Inputs
 from msvq.search.mislabelled import judge_labels, neighbour_votes
+from msvq.search.page import Card, Group
 from msvq.search.selection import choose_pool, farthest_first
 
 NOTHING = np.zeros((0, 8), np.float32)
@@ -71,6 +79,31 @@ def test_an_empty_and_a_wide_picture_are_odd(says: Says, small_run: msvq.Run, ph
     assert page.read_text().count("<figure>") == 5
 
 
+def test_a_picture_that_vanished_meanwhile_is_not_odd(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(*given: Any) -> Any:
+        (photos / "beach" / "04.png").unlink()
+        return neighbours.nearest_neighbours(*given)
+
+    monkeypatch.setattr(outliers, "nearest_neighbours", vanish)
+    found = small_run.outliers(data=str(photos))
+    assert len(found.names) == NUM - 1 and "beach/04.png" not in found.names
+
+
+def test_neighbours_that_may_be_missed_are_told_to_whoever_asks(
+    small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"EXACT": 20, "CELL": 10, "PROBED": 2, "SAMPLE": 20}.items():
+        monkeypatch.setattr(neighbours, name, value)
+    for found in (
+        small_run.outliers(data=photos),
+        small_run.duplicates(data=photos),
+        small_run.mislabelled(data=photos),
+    ):
+        assert any("each is compared with some 20 around it" in note for note in found.notes)
+
+
 # --- selection
 
 
@@ -111,6 +144,30 @@ def test_pictures_are_chosen_by_command(says: Says, small_run: msvq.Run, photos:
     assert len({row["file"] for row in csv.DictReader(out.open())}) == 4
 
 
+def test_a_page_shows_all_that_were_chosen(says: Says, small_run: msvq.Run, photos: Path) -> None:
+    page = photos.parent / "chosen.html"
+    assert says("select", small_run.path, "--data", photos, "--num", NUM, "--html", page)[0] == 0
+    assert page.read_text().count("<figure>") == NUM
+
+
+def test_groups_share_the_room_of_a_page() -> None:
+    cards = [Card(position, str(position)) for position in range(PAGE_PICTURES + 100)]
+    long, short, other = shorten([Group("a", "All.", cards), Group("b", "", cards[:3]), Group("c", "", cards)], 103)
+    assert [len(group.cards) for group in (long, short, other)] == [50, 3, 50]
+    assert (long.sentence, short.sentence) == ("All. The first 50 of them.", "")
+    assert len(shorten([Group("a", "", cards)], PAGE_PICTURES)[0].cards) == PAGE_PICTURES
+
+
+@pytest.mark.parametrize("command", ["select", "cluster"])
+def test_work_that_would_take_days_is_refused(
+    says: Says, small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(findings, "MOST_WORK", 5.5 * NUM * small_run.metadata.feature_dim)
+    code, _, error = says(command, small_run.path, "--data", photos, "--num", 6)
+    assert code == 2 and "take at most 5" in error.replace("\n", " ")
+    assert says(command, small_run.path, "--data", photos, "--num", 5)[0] == 0
+
+
 # --- groups
 
 
@@ -123,13 +180,80 @@ def test_the_groups_of_blobs_are_the_blobs() -> None:
     np.testing.assert_array_equal(found, assign(features, find_centres(features, 4))[0])
 
 
+def test_the_sums_of_k_means_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.cluster import KMeans
+
+    fit = KMeans.fit
+    threads: list[int] = []
+
+    def watched(self: Any, features: Any) -> Any:
+        threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "openmp")
+        return fit(self, features)
+
+    monkeypatch.setattr(KMeans, "fit", watched)
+    with threadpool_limits(3, user_api="openmp"):
+        find_centres(blobs()[0], 4)
+    assert set(threads) == {1}
+
+
+def test_no_table_of_pictures_by_groups_is_kept() -> None:
+    features, centres = (unit_rows(np.random.default_rng(0).random((num, 4), np.float32)) for num in (40_000, 500))
+    tracemalloc.start()
+    assign(features, centres)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(features) * len(centres) * 4 / 2
+
+
+def test_fewer_different_pictures_than_groups_are_told(small_run: msvq.Run, tmp_path: Path) -> None:
+    images, _ = make_patterns(2, seed=5)
+    np.savez(tmp_path / "x.npz", images=np.concatenate([images] * 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = small_run.cluster(4, data=tmp_path / "x.npz")
+    assert found.sizes.tolist() == [3, 3]
+    assert found.notes == ("only 2 of 4 groups have pictures in them: hardly more of the pictures differ",)
+
+
 def test_groups_by_command_fill_a_folder(says: Says, small_run: msvq.Run, photos: Path) -> None:
-    into, page = photos.parent / "sorted", photos.parent / "groups.html"
-    code, said, _ = says("cluster", small_run.path, "--data", photos, "--num", 3, "--into", into, "--html", page)
+    into, page, out = (photos.parent / name for name in ("sorted", "groups.html", "groups.csv"))
+    words = ["--num", 3, "--into", into, "--html", page, "--out", out]
+    code, said, _ = says("cluster", small_run.path, "--data", photos, *words)
     assert code == 0
     assert "30 pictures in" in said and "in 3 groups" in said
     assert len([path for path in into.rglob("*") if path.is_symlink()]) == 30
     assert "% beach" in page.read_text()
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 30
+    printed = [re.split("  +", line.strip()) for line in said.splitlines() if re.match(r"  [1-3] ", line)]
+    for number, (group, size, tightness, content, typical) in enumerate(printed, start=1):
+        members = [row for row in rows if row["group"] == group]
+        assert (int(group), int(size), typical) == (number, len(members), members[0]["file"])
+        assert float(tightness) == pytest.approx(np.mean([float(row["cosine"]) for row in members]), abs=1e-3)
+        share = sum(row["class"] == "beach" for row in members) / len(members)
+        assert f"{share:.0%} beach" in content or not share
+    assert len(printed) == 3
+
+
+def test_long_names_are_cut_in_folders_of_links(small_run: msvq.Run, photos: Path) -> None:
+    long = photos / "beach" / ("ä" * 124 + ".png")
+    (photos / "beach" / "03.png").rename(long)
+    small_run.cluster(2, data=photos, into=photos.parent / "sorted")
+    links = [path for path in (photos.parent / "sorted").rglob("*.png") if path.resolve() == long.resolve()]
+    assert len(links) == 1 and links[0].name.endswith("ä.png")
+
+
+def test_links_may_lie_beside_a_list_but_not_beside_its_pictures(
+    says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lists").mkdir()
+    listed = tmp_path / "lists" / "list.csv"
+    listed.write_text("file\n" + "".join(f"{path}\n" for path in sorted(photos.rglob("*.png"))))
+    words = ["cluster", small_run.path, "--data", listed, "--num", 2, "--into"]
+    code, _, error = says(*words, photos / "beach" / "sorted")
+    assert code == 2 and "lies among the pictures" in error
+    assert says(*words, tmp_path / "lists" / "sorted")[0] == 0
+    assert len(list((tmp_path / "lists" / "sorted").rglob("*.png"))) == NUM
 
 
 def test_groups_of_arrays_are_filled_with_copies(small_run: msvq.Run, tmp_path: Path) -> None:
@@ -141,24 +265,45 @@ def test_groups_of_arrays_are_filled_with_copies(small_run: msvq.Run, tmp_path: 
     assert len(copies) == len(first)
     assert any(np.array_equal(np.asarray(Image.open(copies[0])), images[place]) for place in first)
     assert "Group 1" in found._repr_html_()
+    assert found.names == [f"train {position}" for position in found.positions]
+    assert found.sizes.tolist() == np.bincount(found.assignments).tolist()
 
 
 # --- labels
 
 
-def test_a_swapped_label_is_the_most_suspicious() -> None:
+def test_a_swapped_label_is_the_most_suspicious(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier, "ROWS", 7)
     features, truth = blobs()
     given = truth.copy()
     given[[5, 40]] = [3, 2]
     cosines = features @ features.T
     np.fill_diagonal(cosines, -2)
     near = np.argsort(-cosines, axis=1)[:, :10]
-    votes = neighbour_votes(np.take_along_axis(cosines, near, 1), given[near], 4)
+    cosines = np.take_along_axis(cosines, near, 1)
+    votes = neighbour_votes(cosines, given[near], 4)
     np.testing.assert_allclose(votes.sum(1), 1)
-    suspicion, other = judge_labels(given, votes, out_of_fold(features, given))
+    suspicion, other, agrees = judge_labels(features, given, cosines, near)
     assert set(np.argsort(-suspicion)[:2]) == {5, 40}
     assert other[[5, 40]].tolist() == truth[[5, 40]].tolist()
     assert (suspicion > 0).sum() == 2
+    assert agrees == pytest.approx(118 / 120)
+    predicted = np.zeros_like(votes)
+    for rows, some in out_of_fold(features, given):
+        predicted[rows] = some
+    together = (votes[5] + predicted[5]) / 2
+    assert suspicion[5] == pytest.approx(together[truth[5]] - together[given[5]])
+
+
+def test_a_fold_copies_no_more_features_than_it_learns_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier, "MOST", 50)
+    features, labels = np.random.default_rng(0).random((40_000, 128), np.float32), np.arange(40_000) % 2
+    tracemalloc.start()
+    judged = np.concatenate([rows for rows, _ in out_of_fold(features, labels)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(np.sort(judged), np.arange(40_000))
+    assert peak < features.nbytes * 0.6
 
 
 def test_wrong_labels_are_listed_by_command(says: Says, small_run: msvq.Run, tmp_path: Path) -> None:
@@ -228,6 +373,7 @@ def test_pictures_are_classified_saved_and_exported(says: Says, small_run: msvq.
     code, said, _ = says("classify", small_run.path, "--data", photos, *words)
     assert code == 0
     assert said.startswith("The classifier is right for ")
+    assert f"written  {onnx}" in said and "places.safetensors" in said
     rows = list(csv.DictReader(out.open()))
     assert [float(row["confidence"]) for row in rows] == sorted(float(row["confidence"]) for row in rows)
     code, again, _ = says("classify", small_run.path, "--data", photos, "--use", "places", "--json")
@@ -238,10 +384,23 @@ def test_pictures_are_classified_saved_and_exported(says: Says, small_run: msvq.
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["classes"]) == ["beach", "city"]
     size, mean, std = (json.loads(about[name]) for name in ("size", "mean", "std"))
-    picture = Image.open(photos / rows[0]["file"]).crop((4, 0, 44, 40)).resize((size, size), Image.Resampling.BILINEAR)
+    surest = rows[-1]
+    picture = Image.open(photos / surest["file"]).crop((4, 0, 44, 40)).resize((size, size), Image.Resampling.BILINEAR)
     pixels = ((np.asarray(picture) / 255 - mean) / std).astype(np.float32).transpose(2, 0, 1)[None]
     (found,) = session.run(None, {"pixel_values": pixels})
-    assert found.max() == pytest.approx(float(rows[0]["confidence"]), abs=0.02)
+    assert json.loads(about["classes"])[int(found.argmax())] == surest["predicted"]
+    assert found.max() == pytest.approx(float(surest["confidence"]), abs=0.02)
+
+
+def test_examples_have_their_classes_where_folders_end_in_backslashes(
+    small_run: msvq.Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in sorted(photos.rglob("*.png")):  # names as they are on Windows, beside the folders that they name
+        (tmp_path / "examples" / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, tmp_path / "examples" / f"{path.parent.name}\\{path.name}")
+    monkeypatch.setattr(os, "sep", "\\")
+    found = small_run.classify(tmp_path / "examples", data=photos / "beach")
+    assert found.classifier.class_names == ("beach", "city") and found.classifier.num_examples == NUM
 
 
 # --- mistakes
@@ -260,8 +419,13 @@ def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path
     unread = shutil.copytree(photos, tmp_path / "unread")
     for path in (unread / "city").glob("*.png"):
         path.write_text("no picture")
+    two = tmp_path / "two"
+    two.mkdir()
+    for number in range(2):
+        shutil.copy(photos / "beach" / f"0{number}.png", two)
     cases: list[tuple[list[object], str]] = [
         (["outliers", "--num", 99], "--num 99 is more than the 30 pictures"),
+        (["outliers", "--data", two], "2 pictures are too few to tell which are odd"),
         (["select", "--num", 31], "--num 31 is more than the 30 pictures"),
         (["select", "--num", 3, "--near", "nowhere.png"], "--near 'nowhere.png' is no file"),
         (["cluster", "--num", 31], "--num 31 is more than the 30 pictures"),
@@ -290,7 +454,7 @@ def test_a_collapsed_encoder_is_refused(
     monkeypatch.setattr("msvq.search.findings.has_collapsed", lambda encoder, index: True)
     code, _, error = says("outliers", small_run.path, "--data", photos)
     assert code == 2
-    assert "the encoder has collapsed" in error
+    assert "the encoder has collapsed, or the pictures are all the same" in error.replace("\n", " ")
 
 
 @pytest.mark.parametrize("whiten", [False, True])
@@ -319,21 +483,41 @@ def test_of_few_pictures_all_are_listed(says: Says, small_run: msvq.Run, photos:
     assert code == 0 and len(json.loads(said)["rows"]) == NUM
 
 
-def test_names_of_strangers_are_text_everywhere(says: Says, small_run: msvq.Run, photos: Path) -> None:
+@pytest.fixture
+def hostile(photos: Path) -> Path:
+    """Pictures whose names are markup, formulas and commands to a terminal."""
     (photos / "beach").rename(photos / "<b>beach")
     (photos / "city").rename(photos / "=cmd()")
     (photos / "=cmd()" / "20.png").rename(photos / "=cmd()" / "\x1b[31m<script>.png")
-    out, page = photos.parent / "x.csv", photos.parent / "x.html"
-    code, said, _ = says(
-        "cluster", small_run.path, "--data", photos, "--num", 2, "--out", out, "--html", page, "--top", 99
-    )
+    return photos
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["outliers"],
+        ["select", "--num", NUM],
+        ["cluster", "--num", 2],
+        ["mislabelled"],
+        ["classify", "--examples", "photos"],
+        ["duplicates", "--threshold", 0.01],
+        ["embed"],
+    ],
+    ids=lambda words: str(words[0]),
+)
+def test_names_of_strangers_are_text_everywhere(
+    says: Says, small_run: msvq.Run, hostile: Path, words: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hostile.parent)
+    out, page = hostile.parent / "x.csv", hostile.parent / "x.html"
+    shown = [] if words[0] == "embed" else ["--html", page, "--top", 99]
+    code, said, error = says(words[0], small_run.path, *words[1:], "--data", hostile, "--out", out, *shown)
     assert code == 0
-    assert "\x1b" not in said + page.read_text() + out.read_text()
-    assert "<script>" not in page.read_text() and "<b>beach" not in page.read_text()
-    features = photos.parent / "features.csv"
-    assert says("embed", small_run.path, "--data", photos, "--out", features)[0] == 0
-    for file in (out, features):
-        assert all(not cell.startswith("=") for row in csv.reader(file.open()) for cell in row)
+    written = page.read_text() if shown else ""
+    assert "\x1b" not in said + error + written + out.read_text()
+    assert "<script>" not in written and "<b>beach" not in written
+    assert "script" in out.read_text() or words[0] == "mislabelled"
+    assert all(not cell.startswith("=") for row in csv.reader(out.open()) for cell in row)
 
 
 def test_a_cell_is_never_a_formula_and_numbers_stay_numbers() -> None:
@@ -347,6 +531,9 @@ def test_python_gives_what_the_commands_give(says: Says, small_run: msvq.Run, ph
     assert json.loads(said)["rows"] == found.records()
     assert (photos.parent / "o.html").is_file()
     assert found._repr_html_().count("<figure>") == 3
+    assert found.names == [row["file"] for row in found.records()]
+    searched = small_run.search([photos / "beach" / "03.png", "city/20.png"], data=photos, top=3)
+    assert searched._repr_html_().count("<figure>") == 8 and "cannot be read" not in searched._repr_html_()
     assert len(small_run.select(4, data=str(photos)).positions) == 4
     assert set(small_run.cluster(2, data=str(photos)).assignments) == {0, 1}
     assert small_run.classify(photos, data=str(photos)).probabilities.shape == (NUM, 2)

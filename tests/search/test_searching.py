@@ -331,7 +331,7 @@ def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path
     cases = [
         (["--data", photos, "--query", photos / "city" / "letter.jpg"], "letter.jpg' is not a picture; name a picture"),
         (["--data", photos, "--query", "nothing.jpg"], "is no file, nor the name of a picture there"),
-        (["--data", photos, "--query", photos], "is a folder"),
+        (["--data", photos, "--query", photos], "is a folder, which --data takes; name a picture"),
         (["--data", photos, "--query", "city/letter.jpg"], "'city/letter.jpg' is not a picture"),
         ([*good, "--top", "0"], "--top"),
         *(([*good, *(word for pair in bad.items() for word in pair)], "--html") for bad in bad_pages),

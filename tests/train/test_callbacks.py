@@ -14,7 +14,7 @@ import msvq
 from msvq.data.patterns import make_patterns
 from msvq.runs.checkpoint import read_checkpoint
 from msvq.runs.metrics import MetricsWriter, read_metrics
-from msvq.train.callbacks import CallbackList, Line, Logger
+from msvq.train.callbacks import CallbackList, Line, Logger, TrainerCallback
 from msvq.train.trainer import Trainer
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=16", "method.queue_size=32", "train.log_every=1"]
@@ -76,6 +76,21 @@ def test_who_has_begun_is_ended_though_another_cannot_begin(tmp_path: Path) -> N
         callbacks.on_train_start(trainer)
     callbacks.on_train_end(trainer)
     assert (begun.calls, refused.calls) == (["open", "close"], [])
+
+
+def test_each_number_has_the_epoch_in_which_it_was_measured() -> None:
+    class Look(TrainerCallback):
+        def __init__(self, name: str, every: int) -> None:
+            self.name, self.every = name, every
+
+        def on_epoch_end(self, trainer: Any) -> Mapping[str, Any]:
+            return {self.name: trainer.epoch} if trainer.epoch % self.every == 0 else {}
+
+    trainer: Any = SimpleNamespace(measured={}, measured_at={})
+    callbacks = CallbackList([Look("knn_top1", 5), Look("rank", 1)], print)
+    for trainer.epoch in range(7):
+        callbacks.on_epoch_end(trainer)
+    assert trainer.measured_at == {"knn_top1": 5, "rank": 6}
 
 
 def test_callbacks_hear_every_line_of_a_run(tmp_path: Path) -> None:

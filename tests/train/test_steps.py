@@ -298,7 +298,7 @@ def test_no_size_of_a_schedule_is_left_uncompiled(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     method = nn.Sequential(Network(nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten()), nn.Identity()))
-    compile_networks(method, torch.device("cpu"))
+    compile_networks(method, torch.optim.SGD(method.parameters()), torch.device("cpu"))
     for size in (*range(4, 14), *range(4, 14)):
         method(torch.randn(2, 3, size, size))
     assert len(graphs) == 10  # each of them once

@@ -43,7 +43,7 @@ PANELS = {
     "What": ("recipe", "method", "backbone", "init", "settings"),
     "Where it runs": ("device", "precision", "compiled", "seed"),
 }
-LEAVE_FILES = ("demo", "pretrain", "reproduce")  # what they print is not what they are for
+LEAVE_FILES = ("demo", "pretrain", "compare", "reproduce")  # what they print is not what they are for
 TASK_OF = {command: task for task, names in TASKS.items() for command in names}
 
 
@@ -89,13 +89,27 @@ def run_command(arguments: list[str]) -> int:
         refuse_planted_driver()
         code = app([a for a in arguments if a != "--debug"], prog_name="msvq", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except (BadInput, UsageError, OSError, MemoryError, ImportError) as error:
+    except (Stopped, KeyboardInterrupt, typer.Abort) as error:
+        told = f": {error}" if isinstance(error, Stopped) else ""
+        if is_main_process():
+            say(Console(stderr=True), f"msvq: interrupted{told}")
+        return 128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT)
+    except (BadInput, UsageError, OSError, MemoryError, ImportError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not lacks_memory(error):  # a mistake of ours
+            raise
         if debug:
             traceback.print_exc()
         sentence = error.format_message() if isinstance(error, UsageError) else str(error)
         if type(error).__name__ == "NoSuchOption":
             sentence = _setting_for(error) or sentence
-        if lacks_memory(error):
+        elif "unexpected extra argument" in sentence and _takes_data(error):
+            sentence = f"{sentence.rstrip('.')}; pictures are named with --data"
+        if isinstance(error, RuntimeError):  # PyTorch's, on whatever device
+            sentence = (
+                f"there is too little memory ({first_line(error, 120)}); use --device cpu if a GPU is full, "
+                f"or lower train.batch_size or backbone.width"
+            )
+        elif lacks_memory(error):
             sentence = f"there is too little memory ({first_line(error, 120)}); does 'ulimit -v' keep some from it?"
         elif isinstance(error, ImportError):  # a mistake of ours, or of the installation
             raise
@@ -111,15 +125,14 @@ def run_command(arguments: list[str]) -> int:
                     sentence += " MSVQ_HOME=DIR names another place for what is kept there"
         say(Console(stderr=True), f"msvq: {sentence}", "red")
         return 2
-    except (Stopped, KeyboardInterrupt, typer.Abort) as error:
-        told = f": {error}" if isinstance(error, Stopped) else ""
-        if is_main_process():
-            say(Console(stderr=True), f"msvq: interrupted{told}")
-        return 128 + (error.signal_number if isinstance(error, Stopped) else signal.SIGINT)
 
 
 def lacks_memory(error: BaseException) -> bool:
     """Whether memory was all that lacked, be it for a library that was to be loaded."""
+    if isinstance(error, RuntimeError):
+        from msvq.core.runtime import is_out_of_memory  # loads PyTorch, which such an error comes from
+
+        return is_out_of_memory(error)
     told = str(error).lower()
     lacking = "failed to map segment" in told or "cannot allocate memory" in told
     return isinstance(error, MemoryError) or (isinstance(error, OSError | ImportError) and lacking)
@@ -128,6 +141,11 @@ def lacks_memory(error: BaseException) -> bool:
 def command_of(arguments: list[str]) -> str:
     """The command's name."""
     return next((word for word in arguments if not word.startswith("-")), "")
+
+
+def _takes_data(error: Any) -> bool:
+    """Whether the command that was given too many words has an option for pictures."""
+    return error.ctx is not None and any("--data" in one.opts for one in error.ctx.command.params)
 
 
 def _setting_for(error: Any) -> str:

@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from msvq.api import Run, pretrain
-from msvq.core.console import say
 from msvq.core.errors import BadInput
 from msvq.core.files import is_run, write_text
 from msvq.data.sources import open_dataset
 from msvq.evaluate.knn import knn_accuracy
-from msvq.evaluate.results import percent_error
+from msvq.evaluate.results import percent, percent_error
 from msvq.report.page import write_report
 from msvq.train.resume import has_checkpoint, has_nothing_to_lose
 
@@ -33,23 +32,21 @@ def demo(*, out: Path, seed: int | None = None) -> Run:
     if there and not own:
         raise BadInput(f"--out {str(out)!r} holds a run that is not the demo's alone; choose another --out")
     run = pretrain(out=out, recipe="demo", seed=seed, overwrite=own, console=console, made_by=MADE_BY)
-    scores = [line["knn_top1"] for line in run.metrics() if "knn_top1" in line]
     judged = json.loads((run.path / "eval" / "analysis.json").read_text(encoding="utf-8"))["knn"]
     rows = {
         "chance": judged["chance"],
         "raw pixels": pixel_accuracy(run),
-        "encoder, untrained": scores[0],
-        "encoder, trained with MSVQ": scores[-1],
+        "encoder, untrained": judged["accuracy"]["untrained"],
+        "encoder, trained with MSVQ": judged["accuracy"]["trained"],
     }
     write_text(run.path / "eval" / "demo.json", json.dumps(rows, indent=2) + "\n")
     write_report(run.path, figures=False)  # they are drawn already
     table = Table("features", "kNN accuracy", title="10 classes, 2,000 test pictures, k = 200")
     table.columns[1].justify = "right"
     for name, accuracy in rows.items():
-        error = "" if name == "chance" else f" ± {percent_error(accuracy, judged['pictures']):.1f}"
-        table.add_row(name, f"{accuracy:.1f}{error} %")
+        error = None if name == "chance" else percent_error(accuracy, judged["pictures"])
+        table.add_row(name, percent(accuracy, error))
     console.print(table)
-    say(console, f"run     {run.path}\nreport  {run.path / 'report.html'}")
     return run
 
 

@@ -1,7 +1,7 @@
 """Commands that tell whether an encoder is any good, and show it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +14,10 @@ from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app
-from msvq.core.console import Display, printable, say
-from msvq.core.files import write_text
-from msvq.evaluate.results import percent_error
+from msvq.cli.search import show_table
+from msvq.core.console import Display, duration, printable, say
+from msvq.core.errors import BadInput
+from msvq.evaluate.results import percent, percent_error
 from msvq.runs.metrics import nan_to_none
 
 EXPLAINED = {
@@ -60,7 +61,7 @@ def evaluate(
         list[str] | None,
         Option(
             help="Another encoder to measure on the same pictures, 'pixels', or 'untrained' (the same network). May be "
-            "given again. Without labels, it compares what can be compared. (default: for knn and probe, these two)",
+            "given again. Without labels, it compares what can be compared. (knn and probe always have these two)",
             metavar="ENCODER",
         ),
     ] = None,
@@ -92,13 +93,17 @@ def evaluate(
             device=device,
             precision=precision,
             out=out,
-            beside=beside,
+            beside=beside or [],
+            rivals=True,
             display=display,
         )
     except NoLabels:
         if not beside:
             raise
-        rows = compare_without_labels(
+        unused = {"--labels": labels != 1, "--seeds": seeds != 1, "--set": settings, "--precision": precision}
+        for flag in (flag for flag, given in unused.items() if given):
+            raise BadInput(f"{flag} is for a protocol, which needs labels, and there are none; leave it out") from None
+        found, path = compare_without_labels(
             encoder,
             beside,
             data=data,
@@ -106,9 +111,10 @@ def evaluate(
             checkpoint=checkpoint,
             backbone=backbone,
             device=device,
+            out=out,
             display=display,
         )
-        show_unlabelled(rows, out, Console(), as_json=as_json)
+        show_unlabelled(found, path, Console(), as_json=as_json)
         return
     show_result(result.record, path, Console(), as_json=as_json)
 
@@ -152,7 +158,7 @@ def runs(
     folder: Annotated[Path, Argument(metavar="[DIR]", help="The folder that the runs are in.")] = Path("runs"),
     as_json: opt.AsJson = False,
 ) -> None:
-    """List runs with method, data, verdict and accuracy, best first.
+    """List runs with method, data, verdict, time of training and accuracy, best first.
 
     Example: msvq runs ~/experiments
     """
@@ -162,18 +168,15 @@ def runs(
     if as_json:
         typer.echo(json.dumps([run._asdict() for run in found], indent=1))
         return
-    table = Table(
-        Column("run", overflow="fold"), "method", "data", "state", "epochs", "changed", box=box.SIMPLE, pad_edge=False
-    )
-    measured = {"kNN, %": [run.knn for run in found], "copies, %": [run.copies for run in found]}
-    shown = {title: values for title, values in measured.items() if any(value is not None for value in values)}
-    for title in shown:
-        table.add_column(title, justify="right")
-    for number, run in enumerate(found):
-        numbers = [values[number] for values in shown.values()]
-        told = ["" if value is None else f"{value:.1f}" for value in numbers]
-        table.add_row(*map(escape, run[:6]), *told)
-    Console().print(table)
+    rows = [
+        (*run[:5], "" if run.took is None else duration(run.took), run.changed, *map(_percent, (run.knn, run.copies)))
+        for run in found
+    ]
+    show_table(("run", "method", "data", "state", "epochs", "took", "changed", "kNN, %", "copies, %"), rows)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 @app.command()
@@ -207,14 +210,14 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
         first, second = (f"{key}{top}" if key.endswith("_") else f"{top}{key}" for top in ("top1", "top5"))
         if first in result:
             table.add_row(title, _told(result, first), _told(result, second))
-    by_chance = ("by chance: always the commonest class", f"{result['chance']:.1f} %")
+    by_chance = ("by chance", percent(result["chance"]))
     if not result.get("beside"):
         table.add_row(*by_chance)
     console.print(table)
     if result.get("beside"):
         table = _table("encoder", "top-1", "top-5", "features", "seconds")
         for row in result["beside"]:
-            tops = (f"{row[top]:.1f} %" for top in ("top1", "top5"))
+            tops = (_told({**row, "num_test": result["num_test"]}, top) for top in ("top1", "top5"))
             table.add_row(printable(row["encoder"]), *tops, f"{row['num_features']:,}", f"{row['seconds']:.1f}")
         table.add_row(*by_chance)
         console.print(table)
@@ -222,7 +225,9 @@ def show_result(result: Mapping[str, Any], path: Path | None, console: Console, 
     say(f"{result['kind']}: {EXPLAINED[result['kind']]}.")
     seeds = len(result["seeds"])
     error = f"the deviation over {seeds} seeds" if seeds > 1 else "one standard error of so many"
-    say(f"{result['num_test']:,} test pictures; ± is {error}{f'; result  {path}' if path else ''}")
+    say(f"by chance: always the commonest class. {result['num_test']:,} test pictures; ± is {error}")
+    if path:
+        say(f"result  {path}")
 
 
 def show_mistakes(result: Mapping[str, Any], path: Path | None, console: Console) -> None:
@@ -241,30 +246,29 @@ def show_mistakes(result: Mapping[str, Any], path: Path | None, console: Console
         say(console, f"taken wrongly, {len(mistakes):,} in all: {told}{more}.")
 
 
-def show_unlabelled(rows: Sequence[Mapping[str, Any]], out: Path | None, console: Console, *, as_json: bool) -> None:
-    """Print, or write to a file, how encoders compare on pictures without labels."""
-    text = json.dumps({"beside": [nan_to_none(row) for row in rows]})
-    if out is not None:
-        write_text(out, text + "\n")
+def show_unlabelled(found: Mapping[str, Any], path: Path | None, console: Console, *, as_json: bool) -> None:
+    """Print how encoders compare on pictures without labels."""
     if as_json:
-        console.print_json(text)
+        console.print_json(json.dumps(found))
         return
     table = _table("encoder", "copies found", "neighbours in common", "rank", "features", "seconds")
-    for row in rows:
-        shares = (f"{row[key]:.1f} %" for key in ("copies", "neighbours"))
-        rest = (f"{row['rank']:.1f}", f"{row['num_features']:,}", f"{row['seconds']:.1f}")
-        table.add_row(printable(row["encoder"]), *shares, *rest)
+    shown = {"copies": "{:.1f} %", "neighbours": "{:.1f} %", "rank": "{:.1f}"}
+    shown |= {"num_features": "{:,}", "seconds": "{:.1f}"}
+    for row in found["beside"]:
+        told = ("-" if row[key] is None else pattern.format(row[key]) for key, pattern in shown.items())
+        table.add_row(printable(row["encoder"]), *told)
     console.print(table)
     say(
         console,
         "there are no labels, so no accuracy. copies found: how often a changed view of a picture finds the picture; "
-        "neighbours in common: of a picture's ten nearest, with the first encoder; rank: directions that are used.",
+        "neighbours in common: of a picture's ten nearest, with the first encoder; rank: directions that are used."
+        + (f" result  {path}" if path else ""),
     )
 
 
 def _told(result: Mapping[str, Any], key: str) -> str:
     error = result.get(f"{key}_std", percent_error(result[key], result["num_test"]))
-    return f"{result[key]:.1f}{'' if error is None else f' ± {error:.1f}'} %"
+    return percent(result[key], error)
 
 
 def show_analysis(result: Mapping[str, Any], run: Path, console: Console, *, as_json: bool) -> None:

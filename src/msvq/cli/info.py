@@ -15,6 +15,7 @@ from msvq.cli import options as opt
 from msvq.cli.options import app
 from msvq.core.console import Display, counted
 from msvq.core.errors import BadInput, unknown
+from msvq.evaluate.results import percent
 
 
 @app.command()
@@ -94,8 +95,8 @@ def pretrained(as_json: opt.AsJson = False) -> None:
         typer.echo(json.dumps([entry.model_dump(mode="json", exclude={"encoder"}) for entry in found], indent=1))
         return
     for entry in found:
-        scores = {"kNN": entry.knn, "linear": entry.linear}
-        told = ", ".join(f"{name} {score:.1f} %" for name, score in scores.items() if score is not None)
+        scores = {"kNN": entry.knn, "linear": entry.linear, "by chance": entry.chance}
+        told = ", ".join(f"{name} {percent(score)}" for name, score in scores.items() if score is not None)
         where = f"hf:{entry.hub}, fetched when it is used" if entry.hub else "in the package"
         say = Display(Console()).note
         trained = f"{entry.method} on {entry.data}, {counted(entry.epochs, 'epoch')}"

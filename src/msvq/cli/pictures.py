@@ -68,7 +68,12 @@ def over_pictures(command: Callable[..., "Findings"]) -> Callable[..., None]:
             display = Display(Console(stderr=True))
             chosen = {name: given[name] for name in (*own, "out", "html")}
             found = command(inputs=inputs, display=display, **chosen)
-        show_findings(found, given["top"], [given["out"], given["html"], given.get("into")], as_json=given["as_json"])
+        written = [given.get(name) for name in ("out", "html", "into", "onnx")]
+        if given.get("save"):
+            from msvq.search.classifier import classifier_path
+
+            written.append(classifier_path(given["save"]))
+        show_findings(found, given["top"], written, as_json=given["as_json"])
 
     # Typer and the reference read options from these.
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -88,9 +93,10 @@ def show_findings(found: "Findings", top: int, files: list[Path | None], *, as_j
         return
     say = Display(Console()).note
     say(found.sentence)
-    if found.rows:
-        show_table(found.columns, [tuple(map(_shown, row)) for row in found.rows[:top]])
-    if (more := len(found.rows) - top) > 0:
+    columns, rows = found.overview()
+    if rows:
+        show_table(columns, [tuple(map(_shown, row)) for row in rows[:top]])
+    if (more := len(rows) - top) > 0:
         say(f"and {more:,} more; --top shows more, --out FILE.csv writes all")
     for note in found.notes:
         say(f"note: {note}")

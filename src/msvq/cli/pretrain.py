@@ -26,7 +26,8 @@ def demo(
     """Train MSVQ on the embedded data set in a few minutes, and show what it learned. An earlier demo is replaced."""
     from msvq.cli.demo import demo as run_demo
 
-    run_demo(out=out, seed=seed)
+    started = time.monotonic()
+    _tell_end(run_demo(out=out, seed=seed).path, started)
 
 
 @app.command()
@@ -118,9 +119,13 @@ def pretrain(
         raise Stopped(told + way, getattr(stop, "signal_number", signal.SIGINT)) from None
     if not is_main_process():
         return
-    took = duration(time.monotonic() - started)
-    place, report = shlex.quote(str(run.path)), run.path / "report.html"
-    say(Console(), f"run     {run.path} (in {took})\nreport  {report}\nnext    msvq search {place} --query PICTURE")
+    _tell_end(run.path, started)
+
+
+def _tell_end(run: Path, started: float) -> None:
+    """Where a run is, how long it took since `started`, and what to do with it."""
+    took, place, report = duration(time.monotonic() - started), shlex.quote(str(run)), run / "report.html"
+    say(Console(), f"run     {run} (in {took})\nreport  {report}\nnext    msvq search {place} --query PICTURE")
 
 
 def _written(out: Path) -> int | None:

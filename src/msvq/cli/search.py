@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from msvq.cli import options as opt
 from msvq.cli.options import app, resumable
-from msvq.core.console import Display, printable
+from msvq.core.console import Display, counted, printable
 
 if TYPE_CHECKING:
     from msvq.search.search import Searched
@@ -59,7 +59,7 @@ def embed(
         display = Display(Console(stderr=True))
         written = embedding.embed(inputs, out, pictures=pictures, batch_size=batch_size, display=display)
     say = Display(Console()).note
-    say(f"{written.num:,} pictures, {written.feature_dim:,} numbers each  {out}")
+    say(f"{counted(written.num, 'picture')}, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
         say(f"{tell_skipped(written.skipped)}  {written.skipped_path}")
     if written.try_again:
@@ -137,7 +137,9 @@ def _show_search(found: "Searched", html: Path | None) -> None:
 @app.command()
 def export(
     encoder: opt.EncoderName,
-    out: Annotated[Path, Option(help="Folder to write; it must be new or empty.", show_default=False)],
+    out: Annotated[
+        Path | None, Option(help="Folder to write; it must be new or empty. (default: none, with --push alone)")
+    ] = None,
     format: Annotated[
         str,
         Option(
@@ -180,7 +182,8 @@ def export(
     say = Display(Console()).note
     largest, allowed = done.max_abs_difference, done.manifest["checked"]["tolerance"]
     say(f"{format}: features differ from the encoder's by at most {largest:.2g} (allowed: {allowed:.2g})")
-    say(f"export  {done.path}")
+    if out is not None:
+        say(f"export  {done.path}")
     if push is not None:
         say(f"sent    hf:{push}")
 

@@ -32,7 +32,7 @@ class Rung(NamedTuple):
     least_steps: int
 
 
-# Where resnet14 overtakes was measured, between 550 and 1,100 s of one core; where a wider one does is extrapolated.
+# Where resnet14 overtakes was measured (plain features, 550 to 1,100 s of one core); where a wider one does is not.
 LADDER = (Rung("resnet8", 32, 0), Rung("resnet14", 32, 1_500), Rung("resnet14", 64, 20_000))
 
 
@@ -110,6 +110,12 @@ def limit_warmup(settings: Settings, steps_per_epoch: int) -> Settings:
     """Settings of a run of so many steps as they name, in which the rate rises for a tenth of it at most."""
     most = round(WARMUP * (settings.train.steps or 0) / steps_per_epoch, 4)
     return changed(settings, {"train.warmup_epochs": min(settings.train.warmup_epochs, most)})
+
+
+def limit_looks(settings: Settings) -> Settings:
+    """Settings of a run that is looked at so often at most: an epoch of few pictures is over soon."""
+    every = max(settings.evaluate.every, math.ceil(settings.train.epochs / MOST_LOOKS))
+    return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update={"every": every})})
 
 
 def changed(settings: Settings, changes: Mapping[str, Any], *, keep: Collection[str] = ()) -> Settings:

@@ -17,13 +17,15 @@ from msvq.config.budget import BY_RECIPE, DEFAULT, RECIPE, WARMUP, parse_budget
 from msvq.config.settings import OF_OPTIMISER, Settings, TrainSettings
 from msvq.core.errors import BadInput, tell, unknown
 from msvq.core.files import expanduser
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.schema import assign, load_yaml, parse_assignment
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.data.sources import RECIPE_OF, is_path
-from msvq.data.sources.hub import PREFIX
 from msvq.methods import METHODS
 from msvq.methods.external import register_file
 from msvq.model.backbones import LIBRARY, RESNETS, BackboneSettings, check_backbone, register_backbone
+from msvq.model.hub import CONFIG, HUB, WEIGHTS, fetch_folder
+from msvq.model.initial import guess_resnet, read_weights
 from msvq.model.libraries import RANDOM, is_library
 from msvq.model.pretrained import find_pretrained
 
@@ -91,7 +93,7 @@ class Flags:
         _choose_optimiser(values, assignments.get("train.optimiser"))
         from_recipe = not goes_on
         begun = str(values["backbone"].get("init"))
-        remote = begun == LIBRARY or is_library(begun) or begun.startswith(PREFIX)
+        remote = begun == LIBRARY or is_library(begun) or begun.startswith(HUB)
         if from_recipe and remote and "backbone.init" not in assignments:
             raise BadInput(
                 f"the recipe starts from weights of the network; to allow that, name it yourself: --init {begun}"
@@ -145,7 +147,7 @@ def read_recipe(recipe: str | Path) -> dict[str, Any]:
         if not path.is_file():
             raise BadInput(f"there is no recipe file {str(path)!r}; recipes by name: {', '.join(recipe_names())}")
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_ordinary(path).decode()
         except UnicodeDecodeError:
             raise BadInput(f"recipe {str(path)!r} is not a text file, or damaged") from None
     elif str(recipe) in recipe_names():
@@ -216,21 +218,43 @@ def _take_network(values: dict[str, Any], start: str) -> str | None:
     """The network that weights to start from are of, by their name or what lies beside them; None: they do not tell."""
     if is_library(start):
         return start.removesuffix(RANDOM)
-    place = expanduser(start)
-    network: dict[str, Any] = {}
-    if (place / "config.yaml").is_file():
-        network = read_config(place / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
-    elif (place / "config.json").is_file():
+    place = fetch_folder(start.removeprefix(HUB)) if start.startswith(HUB) else expanduser(start)
+    folder, recipe, network = _folder_of(place), values.get("backbone"), {}
+    recipe = recipe if isinstance(recipe, dict) else {}
+    if (folder / "config.yaml").is_file():
+        network = read_config(folder / "config.yaml").backbone.model_dump(mode="json", exclude={"init"})
+    elif (folder / CONFIG).is_file():
         with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever loads it tells what is wrong
-            network = dict(json.loads((place / "config.json").read_bytes())["backbone"])
+            config = json.loads((folder / CONFIG).read_bytes())
+            if "backbone" not in config:
+                return f"timm:{config['architecture']}"
+            network = dict(config["backbone"])
+    elif place.is_file():
+        with suppress(BadInput):  # of another network, or no weights at all
+            network = _take_resnet(place, recipe)
     elif (listed := find_pretrained(start)) is not None and listed.encoder is not None:
         network = {**listed.encoder["backbone"], "init": None}
     if network:
-        recipe = values.get("backbone")  # it may ask for whitening, which is fitted anew
-        if isinstance(recipe, dict) and recipe.get("whiten"):
-            network["whiten"] = True
-        values["backbone"] = network
+        values["backbone"] = network | ({"whiten": True} if recipe.get("whiten") else {})  # which is fitted anew
     return None
+
+
+def _folder_of(place: Path) -> Path:
+    """The run or the export that a file of weights lies in; of anything else, the place itself."""
+    run = place.parent.parent
+    if place.parent.name == "checkpoints" and (run / "environment.json").is_file():  # other code has such folders too
+        return run
+    return place.parent if place.name in ("encoder.safetensors", WEIGHTS) else place
+
+
+def _take_resnet(file: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The ResNet that weights in a file are of; none if the recipe has a network of another kind."""
+    if recipe.get("name", BackboneSettings().name) not in RESNETS:
+        return {}
+    network = guess_resnet(str(file), read_weights(file)).model_dump(mode="json", exclude={"init"})
+    if (network["stem"], recipe.get("stem")) == ("small", "small-pool"):  # a max-pool has no weights that tell of it
+        network["stem"] = "small-pool"
+    return network
 
 
 def _choose_backbone(values: dict[str, Any], name: str | None) -> None:

@@ -59,7 +59,7 @@ class ArrayCache:
         if not self.dtypes.keys() <= manifest["files"].keys():
             return None
         if manifest["key"] != self.folder.name:
-            raise Damaged("it belongs to other pictures")
+            raise Damaged("it belongs to other pictures or another encoder")
         return manifest
 
     def read(self, accept: Callable[[Manifest], bool]) -> Content | None:

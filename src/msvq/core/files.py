@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
+from msvq.core.ordinary_files import read_ordinary
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the beginning of one
 
@@ -90,6 +91,19 @@ def lock(path: Path, on_busy: Callable[[], Exception | None] | None = None, *, t
         file_lock.release()
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process that is alive holds a lock file; none is made."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with lock(path):
+            return False
+    except TimeoutError:
+        return True
+    except OSError:  # somebody else's, that may not be opened
+        return False
+
+
 def expanduser(path: str | Path) -> Path:
     """With the home directory in place of `~`; `~name` of a user who is not there stays as it is."""
     try:
@@ -137,10 +151,8 @@ def is_run(out: Path) -> bool:
     """
     path = out / "config.yaml"
     try:
-        if not path.is_file() or not path.stat().st_size:  # a pipe, or a link into /proc, may have no end
-            return False
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_ordinary(path).decode(errors="replace")
+    except (OSError, BadInput):
         return False
     return all(re.search(rf"^{name}:", text, re.MULTILINE) for name in SECTIONS)
 

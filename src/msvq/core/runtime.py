@@ -37,9 +37,15 @@ def resolve_device(name: str) -> torch.device:
                 f"the driver of device {name!r} is too old for this PyTorch ({first_line(error)}); update it, install "
                 f"a PyTorch for an older CUDA, or use --device cpu"
             ) from None
+        if is_out_of_memory(error):
+            raise BadInput(
+                f"the memory of device {name!r} is full; end what else uses it, or use --device cpu"
+            ) from None
         found = torch.accelerator.current_accelerator(check_available=True)
         there = "cpu" if found is None else f"cpu, {found.type}"
-        raise BadInput(f"device {name!r} is not there; this machine has: {there} (or use 'auto')") from None
+        fails = found is not None and found.type == name.partition(":")[0]
+        what = f"cannot be used ({first_line(error, 200)})" if fails else "is not there"
+        raise BadInput(f"device {name!r} {what}; this machine has: {there} (or use 'auto')") from None
     if device.type == "meta":
         raise BadInput("device 'meta' holds no numbers, so nothing can be trained on it; use 'auto'")
     return device
@@ -54,20 +60,26 @@ def check_precision(name: str) -> Precision:
 
 def resolve_precision(name: Precision, device: torch.device) -> Literal["fp32", "bf16", "fp16"]:
     """ "auto": bf16 where the hardware computes in it natively; else fp16 on a CUDA device, fp32 elsewhere."""
-    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+    if name == "bf16" and device.type == "cuda" and not cuda_has_bf16(device):
         raise BadInput(f"device '{device}' does not compute in bf16; use --precision fp16, or auto")
     if name != "auto":
         return name
     if device.type == "cpu":
         return "bf16" if cpu_has_bf16() else "fp32"
     if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+        return "bf16" if cuda_has_bf16(device) else "fp16"
     return "fp32"
 
 
 def widest_float(device: torch.device) -> torch.dtype:
     """What sums over many numbers are computed in: fp64 where the device has it."""
     return torch.float32 if device.type in WITHOUT_FP64 else torch.float64
+
+
+def cuda_has_bf16(device: torch.device) -> bool:
+    """Whether this card multiplies in bf16 rather than emulating it."""
+    with torch.cuda.device(device):  # PyTorch answers for the current one
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def cpu_has_bf16() -> bool:
@@ -206,7 +218,7 @@ def step_rng(seed: int, stream: RandomStream, step: int, device: torch.device) -
 
     They draw from PyTorch's own generators, which no checkpoint holds.
     """
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
         torch.manual_seed(derive_seed(seed, stream, step, rank()))
         yield
 

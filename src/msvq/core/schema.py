@@ -1,6 +1,7 @@
 """The base of every block of settings, and what is wrong with one in plain words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Self
 
@@ -151,6 +152,13 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return path.strip(), load_yaml(value)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise BadInput(f"--set {path.strip()}: {tell(value)} is not a value") from None
+
+
+def to_assignments(overrides: Sequence[str] | Mapping[str, Any]) -> Sequence[str]:
+    """What --set takes, of a dictionary too."""
+    if not isinstance(overrides, Mapping):
+        return overrides
+    return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
 
 
 def assign(values: dict[str, Any], path: str, value: Any, *, whole: bool = False) -> None:

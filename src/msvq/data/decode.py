@@ -3,7 +3,6 @@
 import hashlib
 import io
 import os
-import stat
 import threading
 import warnings
 from collections import Counter
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from msvq.core.errors import BadInput
+from msvq.core.ordinary_files import ordinary_size
 from msvq.data.to_rgb import Resizing, fit_square, orientation, upright_square
 
 # What a picture is known by in a folder. The content decides how it is read, so a PNG may be called .jpg.
@@ -100,15 +100,6 @@ def header_size(picture: str | bytes) -> tuple[int, int] | None:
                 return image.size
     except Exception:
         return None
-
-
-def ordinary_size(path: Path) -> int | None:
-    """Bytes of an ordinary file; None: it is none, such as a pipe.
-
-    A file that the system makes up as it is read (in /proc) has none, so that 0 also says: there may be no end to it.
-    """
-    status = path.stat()
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def read_content(picture: str | bytes) -> bytes:

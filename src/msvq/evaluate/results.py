@@ -13,10 +13,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from msvq.core.errors import BadInput, shorten
 from msvq.core.files import write_text
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.schema import load_yaml
 
 LONGEST_NAME = 150  # bytes of a result's file name; file systems take 255, with what is added while it is written
 KINDS = ("knn", "linear", "probe", "finetune")  # the order of results
+LOGGED_DIGITS = 4  # behind the point, that an accuracy of the log has: it was a number of 32 bits
 LARGEST = 1e300  # a number beyond it is none that a chart could show
 
 Real = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
@@ -26,6 +28,12 @@ Count = Annotated[int, Ge(0), Le(2**53)]
 def standard_error(share: float, num: int) -> float:
     """Of a share of so many, by Wilson's interval: not 0 where none or all were right."""
     return math.sqrt(share * (1 - share) / num + 1 / (4 * num**2)) / (1 + 1 / num)
+
+
+def percent(value: float, error: float | None = None) -> str:
+    """An accuracy as it is told everywhere; 15.55 is logged as 15.549999, and would be told as 15.5 beside 15.6."""
+    told = f"{round(value, LOGGED_DIGITS):.1f}"
+    return f"{told} %" if error is None else f"{told} ± {error:.1f} %"
 
 
 def percent_error(percent: float, num: int | None) -> float | None:
@@ -107,20 +115,33 @@ class EvalResult(BaseModel):
         return f"{name}.json"
 
     def save(self, folder: Path) -> Path:
-        """Write it to a run's folder of results."""
+        """Write it to a run's folder of results; of other encoders, what was measured of them before stays there."""
         path = folder / self.file_name
-        if self.transfer and _other_data(path, self.data_fingerprint):
+        before = _earlier(path)
+        if self.transfer and before is not None and before.data_fingerprint != self.data_fingerprint:
             path = path.with_name(f"{path.stem}-{self.data_fingerprint[:6]}.json")
-        write_text(path, json.dumps(self.record, indent=1) + "\n")
+            before = _earlier(path)
+        result = self if before is None else self.model_copy(update=self._rows_of(before))
+        write_text(path, json.dumps(result.record, indent=1) + "\n")
         return path
 
+    def _rows_of(self, before: "EvalResult") -> dict[str, Any]:
+        """`beside` with the rows of an earlier result that were not measured now, if all else is the same."""
+        same = ("protocol", "data_fingerprint", "checkpoint", "step")
+        if not before.beside or any(getattr(self, key) != getattr(before, key) for key in same):
+            return {}
+        measured = {row.get("encoder") for row in self.beside}
+        own, *others = before.beside
+        kept = [row for row in others if row.get("encoder") not in measured]
+        return {"beside": [*(self.beside or [own]), *kept]}
 
-def _other_data(path: Path, fingerprint: str) -> bool:
-    """Whether a file holds a result on other data."""
+
+def _earlier(path: Path) -> EvalResult | None:
+    """The result that a file holds already."""
     try:
-        return EvalResult.model_validate_json(path.read_bytes()).data_fingerprint != fingerprint
-    except (OSError, ValidationError):
-        return False
+        return EvalResult.model_validate_json(read_ordinary(path))
+    except (OSError, BadInput, ValidationError):
+        return None
 
 
 def read_results(folder: Path) -> Sequence[EvalResult]:
@@ -135,7 +156,7 @@ def read_checked(path: Path, kind: Any = dict) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_ordinary(path).decode()
         found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise damaged(path) from None

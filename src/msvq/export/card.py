@@ -10,9 +10,11 @@ import yaml
 from msvq.core.console import printable
 from msvq.data.sources import is_path
 from msvq.data.sources.hub import PREFIX
+from msvq.evaluate.protocols import PROTOCOLS, protocol_id
 from msvq.evaluate.results import EvalResult, read_results
 from msvq.export.folder import backbone_record, fill
 from msvq.export.plans import Plan
+from msvq.model.pretrained import find_pretrained
 from msvq.report.records import is_number
 from msvq.runs.encoder import LoadedEncoder
 
@@ -24,6 +26,8 @@ LICENCES = (
 )
 # Of the data sets that msvq knows by name, those whose place on the hub is known to us.
 ON_THE_HUB = {"cifar10": "uoft-cs/cifar10", "cifar100": "uoft-cs/cifar100", "tinyimagenet": "zh-plus/tiny-imagenet"}
+SOMEWHERE = "OWNER/NAME"  # on the hub, in the template
+LISTED = "as 'msvq pretrained' lists it"
 LONGEST = 200  # characters of a name
 
 
@@ -37,19 +41,34 @@ class Measured(NamedTuple):
     top5: float | None
 
 
-def model_card(encoder: LoadedEncoder, plan: Plan, *, format: str, licence: str, checked: Mapping[str, Any]) -> str:
-    """README.md; whatever the template is given is escaped."""
+def model_card(
+    encoder: LoadedEncoder,
+    plan: Plan,
+    *,
+    format: str,
+    licence: str,
+    checked: Mapping[str, Any],
+    push: str | None = None,
+) -> str:
+    """README.md; whatever the template is given is escaped. `push`: the name that it gets on the hub."""
     rows = measured(encoder)
     front = yaml.safe_dump(front_matter(encoder, plan, rows, format, licence), sort_keys=False, allow_unicode=True)
     facts = {"format": format, "licence": licence, "checked": checked, "settings": _settings(encoder), "rows": rows}
-    return f"---\n{front}---\n\n" + fill("card.md.jinja", finalize=escaped, encoder=encoder, **facts)
+    text = fill("card.md.jinja", finalize=escaped, encoder=encoder, library=plan.library, **facts)
+    return f"---\n{front}---\n\n" + text.replace(SOMEWHERE, push or SOMEWHERE)
 
 
 def measured(encoder: LoadedEncoder) -> list[Measured]:
-    """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does."""
+    """From RUN/eval, and from the log what it says of this step and no file of RUN/eval does; or from our list."""
     run = encoder.run
     if run is None:
-        return []
+        listed = find_pretrained(encoder.name)
+        known = {} if listed is None else {"knn": listed.knn, "linear": listed.linear}
+        return [
+            Measured(protocol_id(kind, PROTOCOLS[kind].settings(), {}), encoder.data, LISTED, top1, None)
+            for kind, top1 in known.items()
+            if top1 is not None
+        ]
     results = [
         result
         for result in read_results(run.path / "eval")
@@ -127,7 +146,8 @@ def _settings(encoder: LoadedEncoder) -> dict[str, Any]:
     """Those of method and training, of which some may be None."""
     network = {f"backbone.{key}": value for key, value in backbone_record(encoder).items()}
     if encoder.run is None:
-        return {"encoder": encoder.name if ":" in encoder.name else Path(encoder.name).name, **network}
+        known = {"method": encoder.method or None, "data": encoder.data or None}
+        return {"encoder": encoder.name if ":" in encoder.name else Path(encoder.name).name, **known, **network}
     config, environment = encoder.run.config, encoder.run.environment()
     return {
         "data": encoder.data,

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -17,8 +18,8 @@ from msvq.export.card import LONGEST, model_card, one_line
 from msvq.export.folder import backbone_record, write_folder
 from msvq.export.plans import check_format, make_plan
 from msvq.export.verify import verify
+from msvq.model.hub import MANIFEST, hub_library
 from msvq.runs.encoder import LoadedEncoder
-from msvq.runs.encoder_folder import MANIFEST, hub_library
 from msvq.runs.encoder_names import EncoderName, find_run, load_encoder
 
 MAKER = "msvq export"  # by which a manifest of ours is known
@@ -42,7 +43,7 @@ def export_encoder(
     name: EncoderName,
     *,
     format: str = "safetensors",
-    out: str | Path,
+    out: str | Path | None = None,
     checkpoint: str = "last",
     backbone: str | None = None,
     licence: str = "unknown",
@@ -52,7 +53,8 @@ def export_encoder(
 ) -> Exported:
     """Write an encoder to the folder `out` in a format of FORMATS, if it gives the same features there.
 
-    The arguments are those of `msvq export`; `push` is a model on the hub that the folder is sent to, OWNER/NAME.
+    The arguments are those of `msvq export`; `push` is a model on the hub that the folder is sent to, OWNER/NAME. With
+    it `out` may be None: then the folder is gone once it was sent.
     """
     display = display or Display()
     check_format(format)
@@ -60,54 +62,57 @@ def export_encoder(
         raise BadInput(f"--licence is the name of a licence, such as mit, in one line of at most {LONGEST} letters")
     if push is not None:
         hub_library(push)
-    out = expanduser(out)
-    check_out(out, overwrite=overwrite)
+    elif out is None:
+        raise BadInput("--out is missing, the folder to write to; only --push OWNER/NAME does without one")
     run = find_run(name, backbone=backbone)
-    if run is not None and out.resolve() in [(run.path / folder).resolve() for folder in RUN_FOLDERS]:
-        raise BadInput(f"--out {str(out)!r} is where the run keeps files of its own; choose another directory")
+    if out is not None:
+        check_out(expanduser(out), overwrite=overwrite)
+        if run is not None and expanduser(out).resolve() in [(run.path / own).resolve() for own in RUN_FOLDERS]:
+            raise BadInput(f"--out {str(out)!r} is where the run keeps files of its own; choose another directory")
     encoder = load_encoder(run or name, checkpoint, backbone=backbone)
     if encoder.note:
         display.note(encoder.note)
     plan = make_plan(format, encoder)
-    with (
-        display.task(f"exporting to {format}, and loading it back", 3) as advance,
-        in_place_of(out, overwrite=overwrite) as folder,
-    ):
-        advance(0)
-        write_folder(folder, encoder, plan, format=format)
-        advance(1)
-        checked = verify(folder, encoder)
-        advance(1)
-        text = model_card(encoder, plan, format=format, licence=licence, checked=checked)
-        (folder / "README.md").write_text(text, encoding="utf-8")
-        manifest = _manifest(folder, encoder, format, licence, checked)
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        advance(1)
-    if push is not None:
-        with display.busy(f"sending it to hf:{push}"):
-            push_folder(out, push)
-    return Exported(out, manifest)
+    with TemporaryDirectory() as scratch:
+        place = Path(scratch) / "export" if out is None else expanduser(out)
+        with (
+            display.task(f"exporting to {format}, and loading it back", 3) as advance,
+            in_place_of(place, overwrite=overwrite) as folder,
+        ):
+            advance(0)
+            write_folder(folder, encoder, plan, format=format)
+            advance(1)
+            checked = verify(folder, encoder)
+            advance(1)
+            text = model_card(encoder, plan, format=format, licence=licence, checked=checked, push=push)
+            (folder / "README.md").write_text(text, encoding="utf-8")
+            manifest = _manifest(folder, encoder, format, licence, checked)
+            (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+            advance(1)
+        if push is not None:
+            with display.busy(f"sending it to hf:{push}"):
+                push_folder(place, push, "" if out is None else f"; the export is in {str(out)!r}")
+    return Exported(place, manifest)
 
 
-def push_folder(folder: Path, repository: str) -> None:
-    """Send an export to the hub, with the login of the hub's own library."""
+def push_folder(folder: Path, repository: str, kept: str) -> None:
+    """Send an export to the hub, with the login of the hub's own library. `kept`: where it is now, for a sentence."""
     hub, errors = hub_library(repository)
-    kept = f"the export is in {str(folder)!r}"
     try:
         api = hub.HfApi()
         api.create_repo(repository, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, ignore_patterns=[f"{CACHE}/*"])
     except errors.LocalTokenNotFoundError:
-        raise BadInput(f"sending to hf:{repository} needs a login: 'hf auth login'; {kept}") from None
+        raise BadInput(f"sending to hf:{repository} needs a login: 'hf auth login'{kept}") from None
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         if status in (401, 403):
             raise BadInput(
-                f"hf:{repository} is not yours to write to, or needs a login ('hf auth login'); {kept}"
+                f"hf:{repository} is not yours to write to, or needs a login ('hf auth login'){kept}"
             ) from None
-        raise BadInput(f"the hub refused hf:{repository} ({first_line(error, 200)}); {kept}") from error
+        raise BadInput(f"the hub refused hf:{repository} ({first_line(error, 200)}){kept}") from error
     except Exception as error:  # of the network, in many kinds
-        raise BadInput(f"hf:{repository} cannot be reached ({first_line(error, 200)}); {kept}") from error
+        raise BadInput(f"hf:{repository} cannot be reached ({first_line(error, 200)}){kept}") from error
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:

@@ -14,9 +14,10 @@ from msvq.data import to_rgb
 from msvq.data.sources import is_path
 from msvq.export import preprocess
 from msvq.export.plans import INPUT, Plan
+from msvq.model.hub import CONFIG, PROCESSOR
 from msvq.report.templates import templates
 from msvq.runs.encoder import LoadedEncoder
-from msvq.runs.encoder_folder import CONFIG, CROP_FIRST, PROCESSOR
+from msvq.runs.encoder_folder import CROP_FIRST
 
 
 def write_folder(folder: Path, encoder: LoadedEncoder, plan: Plan, *, format: str) -> None:

@@ -22,11 +22,12 @@ from msvq.core.console import printable
 from msvq.core.errors import BadInput, first_line, unknown
 from msvq.export import network
 from msvq.export.library_code import OWN_WIDTH, Building, Misfit, Refused, build, library_of
+from msvq.model.hub import ONNX, WEIGHTS
 from msvq.model.pooling import Pooled
 from msvq.model.whitening import Whitened, without_whitening
 from msvq.runs.encoder import LoadedEncoder
-from msvq.runs.encoder_folder import ONNX, SCRIPT, WEIGHTS
 
+SCRIPT = "model.pt"
 INPUT, OUTPUT = "pixel_values", "features"
 CODE = "own_backbone"  # the module that a backbone of one's own becomes
 

@@ -1,7 +1,8 @@
-"""Weights to start from: what of a file fits a network, under whatever names it has there."""
+"""Weights of a file: which network they are of, and what of them fits one, under whatever names it has there."""
 
 import argparse
 import pickle
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from msvq.core.errors import BadInput
+from msvq.core.user_code import is_user_code
+from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
+from msvq.model.resnet import Stem
 
 HEADS = {"fc", "classifier", "head", "heads", "projector", "projection", "predictor", "mlp_head", "linear"}
 # Slow copies: what has learned itself goes before. The last three are of the MSVQ authors' code.
@@ -75,6 +79,14 @@ def _tensors(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, 
             yield from _tensors(inner, f"{path}.{key}" if path else str(key), depth + 1)
 
 
+class Misfit(BadInput):
+    """Weights that are not of the network."""
+
+    def __init__(self, source: str, nearest: str, way_out: str, num_wrong: int) -> None:
+        super().__init__(f"{source} does not fit the backbone: {nearest}{way_out}")
+        self.nearest, self.num_wrong = nearest, num_wrong
+
+
 def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], source: str) -> MatchedWeights:
     """The weights for a network whose state is `own`; raise if any is missing, has another shape or has no place."""
     inner = INNER if all(name.startswith(INNER) for name in own) else ""
@@ -100,7 +112,7 @@ def match_state_dict(own: Mapping[str, Tensor], found: Mapping[str, Tensor], sou
         told = "; ".join(f"{what}: {_few(names)}" for bad, what, names in problems if bad)
         num = sum(name in theirs for name in wanted) - len(wrong)
         nearest = f"the nearest fit is {num} of {len(wanted)} tensors{named_there(prefix, layout)}"
-        raise BadInput(f"{source} does not fit the backbone: {nearest}; {told}{_way_out(wrong + missing, theirs)}")
+        raise Misfit(source, f"{nearest}; {told}", _way_out(wrong + missing, theirs), len(wrong + missing + strange))
     weights = {f"{inner}{name}": theirs.get(name, value) for name, value in wanted.items()}
     return MatchedWeights(weights, prefix, layout, left_out, len(found) - len(theirs))
 
@@ -148,3 +160,54 @@ def _way_out(unfit: list[str], theirs: Mapping[str, Tensor]) -> str:
         stem = "standard" if theirs["conv1.weight"].shape[-1] == 7 else "small (or small-pool)"
         return f"; --set backbone.stem={stem} gives it such a first layer"
     return "; give weights of the same network, or another --backbone"
+
+
+# --- which network they are of
+
+
+def named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+    """The network of a name, of which the weights tell width and stem. Code of one's own is run to have it."""
+    if is_user_code(name):
+        register_backbone(name)
+    settings = BackboneSettings(name=name, whiten=_is_whitened(found))
+    if settings.is_resnet:
+        settings = settings.model_copy(update=_resnet_shape(found))
+    check_backbone(settings)
+    return settings
+
+
+def _resnet_shape(found: Mapping[str, Tensor]) -> dict[str, object]:
+    """Width, stem and whitening, by the first convolution that takes pictures and the names of other weights."""
+    first = next((value for value in found.values() if value.ndim == 4 and value.shape[1] == 3), None)
+    if first is None:
+        return {"stem": "standard"}
+    # Layers that are numbered rather than named tell of a max-pool, which has no weights but takes a number.
+    numbers = {int(match[1]) for name in found if (match := re.search(r"(?:^|\.)(\d)\.0\.conv1\.weight$", name))}
+    small: Stem = "small-pool" if numbers and min(numbers) == 4 else "small"
+    stem = "standard" if first.shape[-1] == 7 else small
+    return {"width": first.shape[0], "stem": stem, "whiten": _is_whitened(found)}
+
+
+def _is_whitened(found: Mapping[str, Tensor]) -> bool:
+    return any(name.endswith("whitening.weight") for name in found)
+
+
+def guess_resnet(path: str, found: Mapping[str, Tensor]) -> BackboneSettings:
+    """Which of our ResNets, which are torchvision's too, the weights are of."""
+    fitting: dict[int, BackboneSettings] = {}
+    misfits: dict[int, str] = {}
+    for name in RESNETS:
+        settings = BackboneSettings(name=name).model_copy(update=_resnet_shape(found))
+        with torch.device("meta"):
+            own = make_backbone(settings, 224).state_dict()
+        try:
+            match_state_dict(own, found, path)
+            fitting[len(own)] = settings
+        except Misfit as error:
+            misfits[error.num_wrong] = f"{name}: {error.nearest}"
+    if fitting:
+        return fitting[max(fitting)]  # of a small one, a larger one's file may have all and more
+    raise BadInput(
+        f"{path!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
+        f"--backbone, such as --backbone timm:NAME; the nearest of them is {misfits[min(misfits)]}"
+    )

@@ -28,7 +28,7 @@ CLASSIFIERS = ("fc", "classifier", "heads", "head")  # what torchvision calls th
 
 def is_library(name: str) -> bool:
     """Whether a backbone is one of a library."""
-    return name.partition(":")[0] in LIBRARIES
+    return name.startswith(tuple(f"{library}:" for library in LIBRARIES))
 
 
 def make_library(name: str, size: int) -> nn.Module:
@@ -87,13 +87,18 @@ def library_weights(name: str, size: int) -> dict[str, Tensor]:
     silence_hub()
     try:
         if library == "timm":
+            known = importlib.import_module("timm").get_pretrained_cfg(model)
+            if known is not None and not known.has_weights:
+                raise BadInput(f"timm publishes no weights of {model}; {name}{RANDOM} is the network without any")
             return cast(dict[str, Tensor], _timm(model, size, pretrained=True).state_dict())
         from torchvision import models
 
         weights = cast(Any, models.get_model_weights(model)).DEFAULT
         found = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         return {_name_of_today(name): value for name, value in found.items()}
-    except Exception as error:  # of the network, of the hub's library, or that there are none
+    except BadInput:
+        raise
+    except Exception as error:  # of the network, or of the hub's library
         raise BadInput(
             f"the trained weights of {name} could not be had ({first_sentence(error)}); the network is needed once "
             f"to fetch them; without it, give a file of weights"

@@ -18,6 +18,7 @@ class Pretrained(BaseModel, frozen=True):
     epochs: int
     knn: float | None = None  # top-1 in percent, by the frozen protocols
     linear: float | None = None
+    chance: float | None = None  # of naming one class always
     licence: str
     sha256: str  # of the file of weights
     file: str | None = None

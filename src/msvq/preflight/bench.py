@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
@@ -9,9 +10,11 @@ from rich.table import Column, Table
 from msvq.config.resolve import Flags
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
+from msvq.core.version import __version__
 from msvq.preflight.machine import forget_peak, peak_memory
 from msvq.preflight.timing import Timing, time_steps
 from msvq.preflight.trial_run import open_trial
+from msvq.runs.run_dir import device_name
 from msvq.train.budget import Stage, stages
 from msvq.train.trainer import Trainer
 
@@ -26,7 +29,9 @@ def bench(flags: Flags, *, steps: int = 10, display: Display | None = None) -> d
         forget_peak(trial.trainer.device)
         timings = [_measure(trial.trainer, stage, steps, display) for stage in stages(trial.trainer)]
         peak = peak_memory(trial.trainer.device)
-    return {**trial.describe(), "steps": steps, "resolutions": timings, "peak_memory": peak, "notes": trial.notes}
+    machine = {"device_name": device_name(trial.trainer.device), "torch": torch.__version__, "msvq": __version__}
+    figures = {"steps": steps, "resolutions": timings, "peak_memory": peak}
+    return {**trial.describe(), **machine, **figures, "notes": trial.notes}
 
 
 def check_steps(steps: int) -> None:

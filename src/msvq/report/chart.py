@@ -5,11 +5,13 @@ Series differ in colour, dash and marker, so that none is told by its colour alo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import floor, log10
 from typing import Any
 
 from markupsafe import Markup
 
+from msvq.evaluate.results import percent
 from msvq.report.records import Points
 from msvq.report.templates import templates
 
@@ -60,11 +62,14 @@ def line_chart(series: Sequence[Series], *, x_label: str, y_label: str, unit: st
         return round(left + across, 1), round(bottom - up, 1)
 
     plot = {"width": WIDTH, "height": HEIGHT, "left": left, "right": right, "bottom": bottom, "place": place}
-    plot |= {"x_ticks": x_ticks, "y_ticks": y_ticks, "last": [tell(one.points[-1][1], ys) for one in series]}
+    plot |= {"x_ticks": x_ticks, "y_ticks": y_ticks, "tell": partial(tell, unit=unit)}
+    plot |= {"last": [tell(one.points[-1][1], ys, unit) for one in series]}
     macros: Any = templates().get_template("chart.html").module
-    return Markup(macros.line_chart(series, plot, x_label, y_label, unit))
+    return Markup(macros.line_chart(series, plot, x_label, y_label))
 
 
-def tell(value: float, others: Sequence[float]) -> str:
-    """A number in four digits; next to much larger ones, such as the end of a schedule, nothing."""
-    return "≈ 0" if abs(value) < max(map(abs, others)) / 1000 else f"{value:.4g}"
+def tell(value: float, others: Sequence[float] = (), unit: str = "") -> str:
+    """A percentage, or a number in four digits; next to much larger ones, such as the end of a schedule, nothing."""
+    if unit == " %":
+        return percent(value)
+    return "≈ 0" if abs(value) < max(map(abs, others), default=0) / 1000 else f"{value:.4g}{unit}"

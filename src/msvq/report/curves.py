@@ -69,6 +69,9 @@ def charts(records: Sequence[Record], curves: Sequence[Curve]) -> list[dict[str,
     drawn = []
     for curve in curves:
         found = [(record.title, record.curve(curve.key, curve.kind, in_steps=in_steps)) for record in records]
+        if curve.key == "knn_top1":
+            reasons = {record.why_curve_differs: None for record in records if record.why_curve_differs}
+            curve = curve._replace(note=" ".join([curve.note, *reasons]))
         drawn += _chart(curve, found, x_label="step" if in_steps and curve.kind == "step" else "epoch")
     return drawn
 

@@ -85,7 +85,7 @@ def _false_negatives(records: Sequence[Record]) -> Any:
 def draw_maps(records: Sequence[Record]) -> Any:
     """Figure 6: what draws one run before and after training, or two runs after it, side by side; None: no maps."""
     found = [(record, record.arrays("map")) for record in records]
-    found = [(record, saved) for record, saved in found if saved]
+    found = [(record, saved) for record, saved in found if saved and len(saved["labels"])]
     if not found:
         return None
     panels = [(record.title, saved, saved["after"]) for record, saved in found[:2]]
@@ -116,7 +116,7 @@ def _places(panels: Sequence[tuple[str, dict[str, Any], Any]]) -> dict[str, int]
     """Each class's place in the first list of names that has it, so that it looks as on the page."""
     places = {class_name([], -1): -1}
     for _, saved, _ in panels:
-        for label in range(int(saved["labels"].max()) + 1):
+        for label in np.unique(saved["labels"]).tolist():
             places.setdefault(class_name(saved["class_names"], label), label)
     return places
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.core.files import is_run
-from msvq.report.records import Record, read_record
+from msvq.core.files import LOCK, is_locked, is_run
+from msvq.report.records import Record, is_number, read_record
 
 DEPTH = 3  # folders within folders that are looked into
 
@@ -19,8 +19,9 @@ class Listed(NamedTuple):
     name: str
     method: str
     data: str
-    state: str  # the verdict of a finished run
+    state: str  # the verdict of a finished run; "training" while a process is at it
     epochs: str  # that are over, of how many
+    took: float | None  # seconds of training in those epochs
     changed: str  # when its log last grew
     knn: float | None  # percent
     copies: float | None  # percent of changed copies that find their originals
@@ -49,7 +50,7 @@ def _listed(run: Path, folder: Path) -> Listed:
     try:
         record = read_record(run)
     except BadInput:
-        return Listed(name, "", "", "damaged", "", "", None, None)
+        return Listed(name, "", "", "damaged", "", None, "", None, None)
     log = run / "metrics.jsonl"
     changed = datetime.fromtimestamp(log.stat().st_mtime).strftime("%d %b %H:%M") if log.is_file() else ""
     return Listed(
@@ -58,13 +59,25 @@ def _listed(run: Path, folder: Path) -> Listed:
         printable(Path(record.source).name),
         _state(record),
         f"{record.num_epochs}/{record.section('train').get('epochs', '?')}",
+        _seconds(record),
         changed,
-        next(reversed(record.values("knn_top1")), None),
+        record.accuracies.get("trained"),
         ((record.copies.get("recall") or {}).get("trained") or {}).get("at_1"),
     )
 
 
 def _state(record: Record) -> str:
     if not record.is_finished:
-        return "not finished"
+        return "training" if is_locked(record.path / LOCK) else "not finished"
     return str(record.verdict.get("state", "finished"))
+
+
+def _seconds(record: Record) -> float | None:
+    """By the speed of each epoch, so that neither evaluations nor a pause before a resume count."""
+    batch_size, seconds, before = record.section("train").get("batch_size") or 0, 0.0, 0
+    for line in record.metrics:
+        speed = line.get("images_per_second")
+        if is_number(speed) and speed > 0:
+            seconds += (line["step"] - before) * batch_size / speed
+            before = line["step"]
+    return seconds if is_number(seconds) and seconds > 0 else None

@@ -290,7 +290,7 @@
     close.type = "button";
     close.addEventListener("click", () => pin(pane, -1));
     pinnedBox.append(chosen, near, close);
-    announce.textContent = describe(set, index) + ", kept. " + right + " of " + others.length + " neighbours of the same class.";
+    announce.textContent = describe(set, index) + ", kept" + (known ? ". Of its neighbours" + count : "") + ".";
   }
 
   // The nearest point in the arrow's direction; what lies aside counts as further away.

@@ -39,17 +39,16 @@ def map_data(records: Sequence[Record]) -> tuple[dict[str, Any], list[str]]:
             sets.append({"sheet": sheet, **_picture_set(saved, classes)})
         neighbours.append(saved["neighbours"].tolist())
         for when in ("before", "after"):
-            if when in saved:
-                views.append(
-                    {
-                        "run": record.title,
-                        "when": when,
-                        "set": known[same],
-                        "x": _positions(saved[when][:, 0]),
-                        "y": _positions(saved[when][:, 1]),
-                        "neighbours": len(neighbours) - 1,
-                    }
-                )
+            views.append(
+                {
+                    "run": record.title,
+                    "when": when,
+                    "set": known[same],
+                    "x": _positions(saved[when][:, 0]),
+                    "y": _positions(saved[when][:, 1]),
+                    "neighbours": len(neighbours) - 1,
+                }
+            )
     if not views:
         return {}, []
     return {"classes": list(classes), "sets": sets, "neighbours": neighbours, "views": views, "grid": GRID}, sheets
@@ -64,14 +63,12 @@ def first_views(data: dict[str, Any]) -> tuple[int, int]:
 
 
 def _picture_set(saved: dict[str, NDArray[Any]], classes: dict[str, int]) -> dict[str, Any]:
-    names = saved.get("class_names", np.array([], dtype=str))
     number = {-1: -1}
     for label in np.unique(saved["labels"]).tolist():  # in the order of the data set, as in the figures
         if label >= 0:
-            number[label] = classes.setdefault(class_name(names, label), len(classes))
+            number[label] = classes.setdefault(class_name(saved["class_names"], label), len(classes))
     labels = [number[max(label, -1)] for label in saved["labels"].tolist()]
-    files = saved.get("names", np.array([""] * len(labels)))
-    return {"labels": labels, "names": [printable(str(name)) for name in files]}
+    return {"labels": labels, "names": [printable(str(name)) for name in saved["names"]]}
 
 
 def _positions(values: NDArray[Any]) -> list[int]:

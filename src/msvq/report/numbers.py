@@ -8,7 +8,7 @@ from typing import Any
 
 from msvq.core.console import duration
 from msvq.core.user_code import is_user_code
-from msvq.evaluate.results import percent_error
+from msvq.evaluate.results import percent, percent_error
 from msvq.report.records import Record, is_number
 from msvq.runs.metrics import Standing
 
@@ -25,6 +25,7 @@ STATES = {
 # Whose features were tested, the run's own last.
 BASELINES = {"colour_histogram": "colour histogram", "pixels_8x8": "8 x 8 pixels"}
 TESTED = {"chance": "chance", **BASELINES, "untrained": "untrained encoder", "trained": "after training"}
+AGAINST = {"untrained": "untrained", "chance": "by chance"}
 # What tells of a collapse, by the names of the log, of the backbone and of the projector.
 HEALTH = {
     "rank": ("rank", "embedding_rank"),
@@ -116,6 +117,14 @@ def verdict(record: Record) -> dict[str, Any]:
     }
 
 
+def tell_knn(record: Record) -> str:
+    """kNN accuracy beside what it is held against, in a line; empty where it is not known."""
+    known = record.accuracies
+    beside = [f"{percent(known[name])} {title}" for name, title in AGAINST.items() if name in known]
+    error = percent_error(known["trained"], record.knn.get("pictures")) if "trained" in known else None
+    return f"kNN {percent(known['trained'], error)} ({', '.join(beside)})" if "trained" in known and beside else ""
+
+
 def _now(record: Record) -> str:
     """What the last numbers of the log are of."""
     return "after training" if record.is_finished else "so far"
@@ -123,17 +132,15 @@ def _now(record: Record) -> str:
 
 def _numbers(record: Record) -> dict[str, Any]:
     """The question that the big numbers answer, and the numbers."""
-    scores, now = record.values("knn_top1"), _now(record)
+    accuracies, now = record.accuracies, _now(record)
     if record.demo:
         k = record.section("evaluate").get("knn_k", 200)
         question = f"How often do a picture's {k} nearest neighbours vote for its class?"
         numbers = [_told(name, accuracy, record.knn.get("pictures")) for name, accuracy in record.demo.items()]
         return {"question": question, "numbers": numbers}
-    if scores:
+    if "untrained" in accuracies:
         question = "How often do a picture's nearest neighbours vote for its class?"
-        known = {"chance": record.knn.get("chance"), **(record.knn.get("accuracy") or {})}
-        known |= {"untrained": scores[0], "trained": scores[-1] if len(scores) > 1 else None}
-        return {"question": question, "numbers": _all_told(known, record.knn.get("pictures"), now)}
+        return {"question": question, "numbers": _all_told(accuracies, record.knn.get("pictures"), now)}
     if found := {name: values.get("at_1") for name, values in (record.copies.get("recall") or {}).items()}:
         question = "How often do changed copies of pictures find their originals?"
         return {"question": question, "numbers": _all_told(found, record.copies.get("pictures"), now)}
@@ -146,10 +153,11 @@ def _numbers(record: Record) -> dict[str, Any]:
     return {"question": "", "numbers": []}
 
 
-def _told(name: str, percent: float, num: int | None) -> dict[str, str]:
+def _told(name: str, share: float, num: int | None) -> dict[str, str]:
     """A percentage of so many pictures with its error, and whose it is."""
-    error = None if name == "chance" else percent_error(percent, num)
-    return {"name": name, "value": f"{percent:.1f}", "error": "" if error is None else f"{error:.1f}", "unit": " %"}
+    error = None if name == "chance" else percent_error(share, num)
+    value = percent(share).removesuffix(" %")
+    return {"name": name, "value": value, "error": "" if error is None else f"{error:.1f}", "unit": " %"}
 
 
 def _all_told(values: Mapping[str, Any], num: int | None, now: str) -> list[dict[str, str]]:
@@ -187,12 +195,10 @@ def comparison(records: Sequence[Record]) -> dict[str, Any]:
 
 def _measured(record: Record) -> dict[str, Any]:
     """A run's values of COLUMNS; None where nothing was measured."""
-    knn, found = record.values("knn_top1"), record.false_negatives.get("all") or {}
+    knn, found = record.accuracies, record.false_negatives.get("all") or {}
     linear, logistic, tuned = (record.result(kind) for kind in ("linear", "probe", "finetune"))
     values = (
-        record.knn.get("chance"),
-        _last(knn[:1]),
-        _last(knn),
+        *map(knn.get, ("chance", "untrained", "trained")),
         linear and linear.top1,
         logistic and logistic.top1,
         tuned and tuned.top1,

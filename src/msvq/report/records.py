@@ -18,8 +18,19 @@ from pydantic import BaseModel, ConfigDict, create_model
 
 from msvq.core.console import printable
 from msvq.core.errors import BadInput
-from msvq.evaluate.results import LARGEST, Count, EvalResult, Real, damaged, read_checked, read_results
-from msvq.runs.metrics import LOGGED_DIGITS, read_metrics
+from msvq.core.ordinary_files import read_ordinary
+from msvq.evaluate.results import (
+    LARGEST,
+    LOGGED_DIGITS,
+    Count,
+    EvalResult,
+    Real,
+    damaged,
+    percent,
+    read_checked,
+    read_results,
+)
+from msvq.runs.metrics import read_metrics
 
 Points = list[tuple[float, float]]
 
@@ -31,6 +42,16 @@ class _FalseNegatives(BaseModel):
     __pydantic_extra__: dict[str, _Number | dict[str, _Number]]  # what each view finds, and numbers about all
     all: dict[str, _Number] | None = None
     by_class: dict[str, dict[str, _Number]] | None = None
+
+
+class _Compared(BaseModel):
+    model_config = ConfigDict(strict=True)
+    encoder: str
+    num_features: Count
+    rank: _Number
+    copies: _Number
+    neighbours: _Number
+    seconds: _Number
 
 
 def _keys(**kinds: Any) -> Any:
@@ -49,26 +70,33 @@ _SETTINGS = _keys(
     method=_keys(name=str) | None,
     backbone=_keys(name=str | None) | None,
     data=_keys(source=str) | None,
-    train=_keys(epochs=Count | None, steps=Count | None, precision=str | None) | None,
-    evaluate=_keys(knn_k=Count | None) | None,
+    train=_keys(epochs=Count | None, steps=Count | None, batch_size=Count | None, precision=str | None) | None,
+    evaluate=_keys(knn_k=Count | None, knn_bank=Count | None) | None,
 )
+_BESIDE = _keys(data=str, pictures=Count, checkpoint=str, step=Count | None, beside=list[_Compared])
 
 
-# What is in eval/*.npz: the kind of the numbers, and the number of dimensions.
+# What is in eval/*.npz: the kind of the numbers, and the sizes, of which those with one letter are equal; _: any but 0.
+_PICTURE = "_ _ 3"
 ARRAYS = {
-    "map": {"labels": "i1", "images": "u4", "after": "f2", "neighbours": "i2"},
+    "map": {
+        **{"labels": "i n", "names": "U n", "images": f"u n {_PICTURE}", "class_names": "U c"},
+        **{"before": "f n 2", "after": "f n 2", "neighbours": "i n k"},
+    },
     "neighbours": {
-        **{"queries": "u4", "query_labels": "i1", "class_names": "U1"},
-        **{"before": "u5", "before_labels": "i2", "after": "u5", "after_labels": "i2"},
+        **{"queries": f"u q {_PICTURE}", "query_labels": "i q", "class_names": "U c"},
+        **{"before": f"u q b {_PICTURE}", "before_labels": "i q b"},
+        **{"after": f"u q a {_PICTURE}", "after_labels": "i q a"},
     },
     "groups": {
-        **{"sizes": "i1", "tightness": "f1", "typical": "u4", "typical_groups": "i1", "typical_names": "U1"},
-        **{"odd": "u4", "odd_reasons": "U1", "odd_names": "U1"},
+        **{"sizes": "i g", "tightness": "f g"},
+        **{"typical": f"u t {_PICTURE}", "typical_groups": "i t", "typical_names": "U t"},
+        **{"odd": f"u o {_PICTURE}", "odd_reasons": "U o", "odd_names": "U o"},
     },
     "gallery": {
-        **{"queries": "u4", "query_labels": "i1", "views": "U1", "class_names": "U1"},
-        **{"found_images": "u6", "found_labels": "i3", "found_weights": "f3"},
-        **{"worst_images": "u5", "worst_labels": "i2", "worst_weights": "f1"},
+        **{"queries": f"u q {_PICTURE}", "query_labels": "i q", "views": "U v", "class_names": "U c"},
+        **{"found_images": f"u v q k {_PICTURE}", "found_labels": "i v q k", "found_weights": "f v q k"},
+        **{"worst_images": f"u w 2 {_PICTURE}", "worst_labels": "i w 2", "worst_weights": "f w"},
     },
 }
 
@@ -85,6 +113,7 @@ class Record:
     results: Sequence[EvalResult]
     demo: Mapping[str, float]
     analysis: Mapping[str, Any]
+    beside: Mapping[str, Any]  # how it compares with other encoders where there are no labels
     num_skipped: int
 
     @property
@@ -123,6 +152,32 @@ class Record:
         return self.analysis.get("knn") or {}
 
     @property
+    def accuracies(self) -> dict[str, float]:
+        """kNN accuracy of the encoder "untrained" and "trained", of baselines and of chance, as far as it is known.
+
+        It is that of the last evaluation; while there is none, that of the log.
+        """
+        scores = self.values("knn_top1")
+        logged = {"untrained": scores[0], "trained": scores[-1] if len(scores) > 1 else None} if scores else {}
+        known = {"chance": self.knn.get("chance"), **logged, **(self.knn.get("accuracy") or {})}
+        return {name: value for name, value in known.items() if is_number(value)}
+
+    @property
+    def why_curve_differs(self) -> str:
+        """How kNN was measured during the run, where the last evaluation did so otherwise, and found another number."""
+        final, scores = self.result("knn"), self.values("knn_top1")
+        if final is None or not scores or percent(scores[-1]) == percent(final.top1):
+            return ""
+        precision, bank = self.section("train").get("precision"), self.section("evaluate").get("knn_bank")
+        ways = [f"in {precision}"] if precision and final.precision not in ("", precision) else []
+        ways += [f"by {bank:,} labelled pictures"] if bank and bank < (final.num_labels or 0) else []
+        return (
+            f"Measured {' and '.join(ways)}; the last evaluation, which was not, says {percent(final.top1)}."
+            if ways
+            else ""
+        )
+
+    @property
     def false_negatives(self) -> Mapping[str, Any]:
         """The audit of the soft labels; empty for a method without any."""
         return self.analysis.get("false_negatives") or {}
@@ -142,7 +197,7 @@ class Record:
         ]
 
     def values(self, key: str, kind: str = "eval") -> list[float]:
-        """The same without the epochs; 15.55 is logged as 15.549999, and would be told as 15.5 beside 15.6."""
+        """The same without the epochs, rounded."""
         return [round(value, LOGGED_DIGITS) for _, value in self.curve(key, kind)]
 
     @property
@@ -193,8 +248,7 @@ class Record:
                 found = {key: arrays[key] for key in arrays.files}
         except (OSError, ValueError, EOFError, KeyError, BadZipFile, zlib.error):
             raise damaged(path) from None
-        shapes = {key: f"{value.dtype.kind}{value.ndim}" for key, value in found.items()}
-        if not ARRAYS[name].items() <= shapes.items():
+        if not _fit(found, ARRAYS[name]):
             raise damaged(path)
         return found
 
@@ -212,6 +266,7 @@ def read_record(run: Path) -> Record:
         results=read_results(run / "eval"),
         demo=read_checked(run / "eval" / "demo.json", dict[str, Real]),
         analysis=read_checked(run / "eval" / "analysis.json", _ANALYSIS),
+        beside=read_checked(run / "eval" / "beside.json", _BESIDE),
         num_skipped=_count_rows(run / "skipped.csv"),
     )
 
@@ -237,8 +292,25 @@ def _count_rows(path: Path) -> int:
     """Rows of a CSV file after its header."""
     if not path.is_file():
         return 0
-    with path.open(encoding="utf-8", newline="") as file:
-        return max(0, sum(1 for _ in csv.reader(file)) - 1)
+    try:
+        return max(0, sum(1 for _ in csv.reader(read_ordinary(path).decode(errors="replace").splitlines(True))) - 1)
+    except csv.Error:  # a field without end, for one
+        raise damaged(path) from None
+
+
+def _fit(arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, str]) -> bool:
+    """Whether arrays have the kinds and sizes that `wanted` tells of each."""
+    known: dict[str, int] = {}
+    for name, (kind, *sizes) in ((name, text.split()) for name, text in wanted.items()):
+        found = arrays.get(name)
+        if found is None or found.dtype.kind != kind or found.ndim != len(sizes):
+            return False
+        if kind == "u" and found.dtype != np.uint8:
+            return False
+        for size, num in zip(sizes, found.shape, strict=True):
+            if (num == 0) if size == "_" else num != (int(size) if size.isdigit() else known.setdefault(size, num)):
+                return False
+    return True
 
 
 def _dig(line: Mapping[str, Any], key: str) -> Any:

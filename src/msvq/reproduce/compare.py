@@ -17,7 +17,7 @@ from msvq.config.resolve import LENGTH, read_config
 from msvq.core.console import Display, counted, duration, printable, printed
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import write_text
-from msvq.core.schema import parse_assignment
+from msvq.core.schema import parse_assignment, to_assignments
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, check_source, open_dataset
 from msvq.evaluate.results import percent_error
@@ -112,7 +112,7 @@ def compare(
     out: str | Path | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     console: Console | None = None,
 ) -> Compared:
     """Train each method with each seed on the same pictures, and compare them: `msvq compare`, with its options.
@@ -120,7 +120,8 @@ def compare(
     `budget` is the time of each run ("5m" unless `overrides` give epochs or steps). What is finished is not trained
     again, so the same call goes on with what was stopped.
     """
-    contest = plan_contest(methods, str(data), seeds=seeds, budget=budget, out=out, overrides=overrides)
+    told = to_assignments(overrides)
+    contest = plan_contest(methods, str(data), seeds=seeds, budget=budget, out=out, overrides=told)
     root = None if data_root is None else Path(data_root)
     return hold_contest(contest, data_root=root, download=download, console=console or Console())
 

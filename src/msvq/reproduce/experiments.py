@@ -167,7 +167,7 @@ class Scale:
 
 
 _PAPER = "the data sets' own recipes, exactly the paper's; for a GPU"
-_NARROW = "CIFAR-10, the paper's recipe and its 200 epochs with a ResNet-18 of width 16, in bf16; days on two cores"
+_NARROW = "CIFAR-10, the paper's recipe and length with a ResNet-18 of width 16, in bf16; half a day on two cores"
 _MINI = "CIFAR-10, a narrow network, hours on two cores; kNN by 10,000 labels"
 _SMOKE = "the embedded data set, minutes; shows that it works, nothing else"
 SCALES = {

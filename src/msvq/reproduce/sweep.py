@@ -26,9 +26,10 @@ from msvq.core.files import LOCK, check_no_link, holds_already, write_text
 from msvq.core.launch import child_environment
 from msvq.core.version import __version__
 from msvq.data.workers import available_cores
+from msvq.report.numbers import tell_knn
+from msvq.report.records import read_record
 from msvq.reproduce.estimate import count_work, time_left
 from msvq.reproduce.experiments import CELLS, MADE_BY, Task
-from msvq.runs.metrics import read_metrics
 from msvq.runs.run_dir import locked
 from msvq.train.signals import Interrupted, Interruptions
 
@@ -159,15 +160,22 @@ class Pool:
 
     def stop(self) -> None:
         """Ask every process to save and leave."""
+        if sys.platform == "win32":  # where this would end them at once
+            self._say_no_more()
+            return
         for process in self.processes:
             process.terminate()
 
-    def close(self) -> None:
-        """Let the processes go; one that does not leave in time is ended."""
+    def _say_no_more(self) -> None:
+        """A process that is told nothing more saves what it is at, and leaves."""
         for process in self.processes:
             assert process.stdin is not None
             with suppress(OSError):
-                process.stdin.close()  # who is at work stops at that
+                process.stdin.close()
+
+    def close(self) -> None:
+        """Let the processes go; one that does not leave in time is ended."""
+        self._say_no_more()
         until = time.monotonic() + GRACE
         for process in self.processes:
             try:
@@ -234,9 +242,9 @@ class SweepDisplay:
         told = f"{name}: {state} after {timedelta(seconds=round(time.monotonic() - self.running.pop(name)[1]))}"
         if state == "finished":
             self.done += 1
-            lines = read_metrics(task.run / "metrics.jsonl")
-            scores = [line["knn_top1"] for line in lines if line.get("knn_top1") is not None]
-            told += f", kNN {scores[-1]:.1f} %" if scores else ""
+            with suppress(BadInput):  # a file of it is damaged, which whoever reads it is told
+                known = tell_knn(read_record(task.run))
+                told += f", {known}" if known else ""
         if answer["reason"]:
             told += f" ({answer['reason']})"
         if state != "stopped":

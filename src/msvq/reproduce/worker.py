@@ -110,12 +110,13 @@ def serve(orders: TextIO, answers: TextIO) -> None:
     def listen() -> None:
         for line in orders:
             waiting.put(line)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # which lets a run save itself; os.kill would end it on Windows
+        waiting.put("")  # wakes who waits: a signal that one thread raises interrupts no other
 
     threading.Thread(target=listen, daemon=True).start()
     answer = {"state": ""}
-    while answer["state"] != "stopped":
-        answer = _attempt(json.loads(waiting.get()))
+    while answer["state"] != "stopped" and (order := waiting.get()):
+        answer = _attempt(json.loads(order))
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from torch import nn
+
 from msvq.config.adapt import fill_from_data
 from msvq.config.build import build_method, make_augment
 from msvq.config.settings import Settings
@@ -125,7 +127,12 @@ def evaluate_finished_run(
     with display.busy("looking for originals of changed copies"):
         copies = measure_copies(data, {"trained": encoder, "untrained": fresh}, features)
     log = [line for line in run.metrics() if line["step"] <= step]
-    knn = compare_accuracies(log, data, settings, trained=accuracy, step=step)
+    logged = [line["knn_top1"] for line in log if line.get("knn_top1") is not None]
+    knn = None
+    if accuracy is not None and logged:
+        fewer_voted = len(data.labelled.subsample(settings.evaluate.knn_bank)) < len(voting.labelled)
+        untrained = None if fewer_voted else logged[0]
+        knn = compare_accuracies(subject, fresh, vote, trained=accuracy, untrained=untrained)
     tests = [] if knn is None else [rightly_named(knn["accuracy"], knn["pictures"], knn["chance"])]
     tests.append(copies_found({name: found["at_1"] for name, found in copies["recall"].items()}, copies["pictures"]))
     history = [line for line in log if "rank" in line]
@@ -156,21 +163,19 @@ def evaluate_finished_run(
 
 
 def compare_accuracies(
-    log: Sequence[dict[str, Any]], data: ImageDataset, settings: Settings, *, trained: float | None, step: int
-) -> dict[str, Any] | None:
-    """kNN accuracy after training and before it, as logged, and of what one has without an encoder, by the same vote.
+    subject: EvalContext, fresh: nn.Module, vote: KnnSettings, *, trained: float, untrained: float | None
+) -> dict[str, Any]:
+    """kNN accuracy after training, before it, and of what one has without an encoder, by one vote.
 
-    `trained` is taken of a checkpoint between two lines of the log. None where nothing was logged.
+    `untrained`: as it was logged; None: the log has it by another vote, and it is measured of the `fresh` network.
     """
-    logged = [line for line in log if line.get("knn_top1") is not None]
-    if not data.has_labels or not logged or trained is None:
-        return None
-    if logged[-1]["step"] == step:
-        trained = logged[-1]["knn_top1"]
-    vote = settings.evaluate
-    baselines = baseline_accuracies(data.labelled.subsample(vote.knn_bank), data.test, k=vote.knn_k, temp=vote.knn_temp)
-    accuracy = {"trained": trained, "untrained": logged[0]["knn_top1"], **baselines}
-    return {"pictures": len(data.test), "chance": chance(data.test.labels), "accuracy": accuracy}
+    if untrained is None:
+        before = replace(subject, encoder=fresh, cached=None)
+        untrained = run_protocol("knn", before, vote, {}, checkpoint="", step=0).top1
+    bank, test = subject.data.labelled, subject.data.test
+    baselines = baseline_accuracies(bank, test, k=vote.k, temp=vote.temp)
+    accuracy = {"trained": trained, "untrained": untrained, **baselines}
+    return {"pictures": len(test), "chance": chance(test.labels), "accuracy": accuracy}
 
 
 def seconds_per_step(log: Sequence[dict[str, Any]], settings: Settings) -> float | None:

@@ -25,6 +25,7 @@ from msvq.config.settings import Settings
 from msvq.core.array_cache import Damaged, verified, with_checksum
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically, write_text
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.runtime import autocast, check_precision, or_too_large, resolve_device, resolve_precision
 from msvq.core.schema import diff
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
@@ -134,7 +135,7 @@ def read_metadata(run: RunDir) -> EncoderMetadata:
     if not path.is_file():
         raise _no_encoder(run)
     try:
-        metadata = EncoderMetadata.model_validate(verified(json.loads(path.read_bytes()), SEAL))
+        metadata = EncoderMetadata.model_validate(verified(json.loads(read_ordinary(path)), SEAL))
     except (ValueError, RecursionError, TypeError, AttributeError, Damaged):
         raise _damaged(run, path) from None
     if run.backbone is not None:

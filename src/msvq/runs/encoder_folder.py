@@ -1,8 +1,6 @@
 """A folder with an encoder as `msvq export` writes it or a timm model has it, on disk or on the hub."""
 
 import hashlib
-import json
-import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -15,16 +13,14 @@ from torch import Tensor, nn
 from msvq.core.errors import BadInput, first_line
 from msvq.core.user_code import is_user_code, must_be_named_explicitly
 from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone, register_backbone
+from msvq.model.hub import CONFIG, MANIFEST, ONNX, PROCESSOR, WEIGHTS, damaged, read_json
 from msvq.model.initial import load_weights, match_state_dict, named_there, read_weights
-from msvq.model.libraries import first_sentence, silence_hub, timm_input
+from msvq.model.libraries import timm_input
 from msvq.model.pooling import Encoder
 from msvq.runs.encoder import Interpolation, LoadedEncoder, Preprocessing, freeze
 
-WEIGHTS, ONNX, SCRIPT = "model.safetensors", "model.onnx", "model.pt"
-CONFIG, PROCESSOR, MANIFEST = "config.json", "preprocessor_config.json", "manifest.json"
 CROP_FIRST = "crop_first"  # in PROCESSOR: whether the centre square is resized, and not all of the picture
 INTERPOLATIONS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # by Pillow's numbers, which PROCESSOR has
-HUB = "hf:"
 
 
 class OnnxNetwork(Encoder):
@@ -64,24 +60,26 @@ def is_folder(path: Path) -> bool:
 
 def load_folder(folder: Path, name: str, backbone: str | None) -> LoadedEncoder:
     """The encoder in a folder; `name` is what a person calls it, `backbone` code of one's own that it needs."""
-    config = _read(folder / CONFIG, name)
+    config = read_json(folder / CONFIG, name)
     try:
         if "backbone" in config:
             return _load_export(folder, name, config, backbone)
         if "architecture" in config:
+            if backbone is not None:
+                raise BadInput(f"{name} is timm:{config['architecture']} by its {CONFIG}; leave out --backbone")
             return _load_timm(folder, name, config)
     except (ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, BadInput):
             raise
-        raise _damaged(name, CONFIG) from error
+        raise damaged(name, CONFIG) from error
     raise BadInput(f"{name} is neither an export of msvq nor a timm model by its {CONFIG}; no other can be loaded")
 
 
 def _load_export(folder: Path, name: str, config: dict[str, Any], backbone: str | None) -> LoadedEncoder:
-    manifest = _read(folder / MANIFEST, name)
+    manifest = read_json(folder / MANIFEST, name)
     if config["format"] == "torchscript":
         raise BadInput(f"{name} is an archive of code (TorchScript), which is not run; export it in another format")
-    processor = _read(folder / PROCESSOR, name)
+    processor = read_json(folder / PROCESSOR, name)
     size, side = int(processor["crop_size"]["height"]), next(iter(processor["size"].values()))
     how = Preprocessing(
         size=size,
@@ -94,7 +92,7 @@ def _load_export(folder: Path, name: str, config: dict[str, Any], backbone: str 
     file = ONNX if config["format"] == "onnx" else WEIGHTS
     content = folder / file
     if not content.is_file() or _sha256(content) != manifest["sha256"][file]:
-        raise _damaged(name, file)
+        raise damaged(name, file)
     train_size = int(config.get("train_size", size))
     if file == ONNX:
         settings = BackboneSettings(name="onnx")
@@ -131,7 +129,13 @@ def _settings(values: dict[str, Any], backbone: str | None) -> BackboneSettings:
 
 def _load_timm(folder: Path, name: str, config: dict[str, Any]) -> LoadedEncoder:
     """A model as timm keeps them on the hub: `architecture`, and `pretrained_cfg` with how to feed it."""
-    how = Preprocessing(**timm_input(config["pretrained_cfg"]))
+    how = Preprocessing(**timm_input(config.get("pretrained_cfg", config)))  # older ones have it all in one place
+    if config.get("model_args"):
+        changed = ", ".join(map(str, config["model_args"]))
+        raise BadInput(
+            f"{name} is no plain {config['architecture']} of timm: it has model_args of its own ({changed}), which are "
+            f"not passed on here; take a model without them"
+        )
     settings = BackboneSettings(name=f"timm:{config['architecture']}")
     if not (folder / WEIGHTS).is_file():
         raise BadInput(f"{name} has no {WEIGHTS}; there is nothing to load")
@@ -148,56 +152,6 @@ def fill(network: nn.Module, weights: Mapping[str, Tensor], name: str) -> str:
     return f"{len(own)} tensors{named_there(matched.prefix, matched.layout)}"
 
 
-def hub_library(repository: str) -> tuple[Any, Any]:
-    """The hub's own library and its errors; raises if it is not there, or takes no such name."""
-    try:
-        hub, errors = import_module("huggingface_hub"), import_module("huggingface_hub.errors")
-    except ImportError:
-        raise BadInput(f"{HUB}{repository} needs huggingface_hub; pip install 'msvq[hf]' gives it") from None
-    silence_hub()
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise BadInput(f"{repository!r} is no name of a model on the hub; it is OWNER/NAME")
-    return hub, errors
-
-
-def fetch_folder(repository: str) -> Path:
-    """The files of a model on the hub that are read here, from the network or a cache; no code is fetched."""
-    hub, errors = hub_library(repository)
-    name = f"{HUB}{repository}"
-    try:
-        config = Path(hub.hf_hub_download(repository, CONFIG))
-        known = _read(config, name)
-        ours = [PROCESSOR, MANIFEST] if "backbone" in known else []
-        for file in (*ours, ONNX if known.get("format") == "onnx" else WEIGHTS):
-            hub.hf_hub_download(repository, file)
-    except BadInput:
-        raise
-    except errors.GatedRepoError:
-        raise BadInput(f"{name} asks for a login that has accepted its terms: 'hf auth login'") from None
-    except errors.RepositoryNotFoundError:
-        raise BadInput(f"there is no {name}, or it is private and needs a login: 'hf auth login'") from None
-    except Exception as error:  # of the network, of a file that is not there, in many kinds
-        absent = isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError)
-        if absent:
-            raise BadInput(f"{name} is neither an export of msvq nor a timm model: it lacks files of theirs") from None
-        told = first_sentence(error)
-        raise BadInput(f"{name} cannot be fetched and is not in the cache ({told}); is there a network?") from error
-    return config.parent
-
-
-def _read(path: Path, name: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise BadInput(f"{name} has no {path.name}, which an export of msvq has; it cannot be loaded")
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError, RecursionError):
-        raise _damaged(name, path.name) from None
-
-
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _damaged(name: str, file: str) -> BadInput:
-    return BadInput(f"{file} of {name} is damaged, or not as it was exported; export it anew, or fetch it again")

@@ -5,10 +5,8 @@ person has named it with --backbone.
 """
 
 import hashlib
-import re
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +15,17 @@ from torch import Tensor
 
 from msvq.core.errors import BadInput, unknown
 from msvq.core.files import expanduser
-from msvq.core.user_code import is_user_code
 from msvq.model import pretrained
-from msvq.model.backbones import RESNETS, BackboneSettings, check_backbone, make_backbone, register_backbone
-from msvq.model.initial import match_state_dict, read_weights
+from msvq.model.backbones import BackboneSettings, check_backbone, make_backbone
+from msvq.model.hub import HUB, ONNX, fetch_folder
+from msvq.model.hub import WEIGHTS as FOLDER_WEIGHTS
+from msvq.model.initial import guess_resnet, named_backbone, read_weights
 from msvq.model.libraries import RANDOM, is_library, library_input, library_weights
 from msvq.model.pooling import Pixels
 from msvq.model.pretrained import Pretrained, find_pretrained, list_pretrained
 from msvq.model.resnet import Stem
 from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, Preprocessing, freeze, load_run_encoder
-from msvq.runs.encoder_folder import CONFIG, HUB, ONNX, fetch_folder, fill, is_folder, load_folder
-from msvq.runs.encoder_folder import WEIGHTS as FOLDER_WEIGHTS
+from msvq.runs.encoder_folder import fill, is_folder, load_folder
 from msvq.runs.run_dir import WEIGHTS, RunDir, open_run
 
 PIXELS = "pixels"
@@ -52,7 +50,8 @@ def find_run(name: EncoderName, *, backbone: str | None = None) -> RunDir | None
     place = expanduser(name)
     if (place / "config.yaml").is_file():
         return open_run(place, backbone=backbone)
-    if backbone is not None and not place.is_file() and not (place / CONFIG).is_file():
+    needless = not place.is_file() and not is_folder(place) and not str(name).startswith(HUB)
+    if backbone is not None and needless:
         raise BadInput(f"--backbone says what network a file of weights is of; {name} says it itself, so leave it out")
     if _loader(str(name)) is not None or place.is_file() or is_folder(place):
         return None
@@ -77,7 +76,7 @@ def load_encoder(name: EncoderName, checkpoint: str = "last", *, backbone: str |
         raise BadInput(f"--checkpoint is for the directory of a run; {name} has no checkpoints, leave it out")
     if isinstance(name, LoadedEncoder):
         return name
-    load = _loader(str(name))
+    load = _loader(str(name), backbone)
     if load is not None:
         return load(str(name))
     place = expanduser(str(name))
@@ -94,12 +93,12 @@ def no_data(name: EncoderName) -> BadInput:
     return BadInput(f"--data is needed: {name} is no run, whose own pictures could be taken")
 
 
-def _loader(name: str) -> Callable[[str], LoadedEncoder] | None:
+def _loader(name: str, backbone: str | None = None) -> Callable[[str], LoadedEncoder] | None:
     """How a name that is no path is loaded; None if it is none that is known."""
     if is_library(name):
         return _load_library
     if name.startswith(HUB):
-        return lambda name: load_folder(fetch_folder(name.removeprefix(HUB)), name, None)
+        return lambda name: load_folder(fetch_folder(name.removeprefix(HUB)), name, backbone)
     if name == PIXELS:
         return _load_pixels
     entry = find_pretrained(name)
@@ -207,48 +206,3 @@ def check_no_code(path: Path) -> None:
                 raise BadInput(
                     f"{str(path)!r} is an archive of code (TorchScript), which is not run; give a file of weights alone"
                 )
-
-
-def named_backbone(name: str, found: Mapping[str, Tensor]) -> BackboneSettings:
-    """The network of a name, of which the weights tell width and stem. Code of one's own is run to have it."""
-    if is_user_code(name):
-        register_backbone(name)
-    settings = BackboneSettings(name=name, whiten=_is_whitened(found))
-    if settings.is_resnet:
-        settings = settings.model_copy(update=_resnet_shape(found))
-    check_backbone(settings)
-    return settings
-
-
-def _resnet_shape(found: Mapping[str, Tensor]) -> dict[str, object]:
-    """Width, stem and whitening, by the first convolution that takes pictures and the names of other weights."""
-    first = next((value for value in found.values() if value.ndim == 4 and value.shape[1] == 3), None)
-    if first is None:
-        return {"stem": "standard"}
-    # Layers that are numbered rather than named tell of a max-pool, which has no weights but takes a number.
-    numbers = {int(match[1]) for name in found if (match := re.search(r"(?:^|\.)(\d)\.0\.conv1\.weight$", name))}
-    small: Stem = "small-pool" if numbers and min(numbers) == 4 else "small"
-    stem = "standard" if first.shape[-1] == 7 else small
-    return {"width": first.shape[0], "stem": stem, "whiten": _is_whitened(found)}
-
-
-def _is_whitened(found: Mapping[str, Tensor]) -> bool:
-    return any(name.endswith("whitening.weight") for name in found)
-
-
-def guess_resnet(path: str, found: Mapping[str, Tensor]) -> BackboneSettings:
-    """Which of our ResNets, which are torchvision's too, the weights are of."""
-    fitting: dict[int, BackboneSettings] = {}
-    for name in RESNETS:
-        settings = BackboneSettings(name=name).model_copy(update=_resnet_shape(found))
-        with torch.device("meta"):
-            own = make_backbone(settings, 224).state_dict()
-        with suppress(BadInput):
-            match_state_dict(own, found, path)
-            fitting[len(own)] = settings
-    if fitting:
-        return fitting[max(fitting)]  # of a small one, a larger one's file may have all and more
-    raise BadInput(
-        f"{path!r} is of none of {', '.join(RESNETS)}, and does not tell of which network; name it with "
-        f"--backbone, such as --backbone timm:NAME"
-    )

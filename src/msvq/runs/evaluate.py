@@ -51,13 +51,14 @@ def evaluate(
     device: str | None = None,
     precision: str | None = None,
     out: Path | None = None,
-    beside: Sequence[str] | None = (),
+    beside: Sequence[str] = (),
+    rivals: bool = False,
     display: Display | None = None,
 ) -> tuple[EvalResult, Path | None]:
     """The result of a protocol and the file that holds it: `out`, or in RUN/eval. Arguments as of `msvq evaluate`.
 
     `beside`: other encoders, which the same protocol judges on the same pictures; the result has its rows of them.
-    None: the same network untrained, and pixels, where the protocol takes seconds.
+    `rivals`: the same network untrained, and pixels, are of them where the protocol takes seconds.
     """
     run = find_run(name, backbone=backbone)
     if out is not None:
@@ -82,9 +83,8 @@ def evaluate(
     if data is not None:
         check_source(data)
     encoder = load_encoder(run or name, checkpoint, backbone=backbone)
-    if beside is None:
-        beside = usual_rivals(encoder) if protocol in QUICK else ()
-    others = [load_beside(other, encoder) for other in beside]
+    usual = usual_rivals(encoder) if rivals and protocol in QUICK else []
+    others = [load_beside(other, encoder) for other in dict.fromkeys([*beside, *usual])]
     for told in (one.note for one in (encoder, *others) if one.note):
         display.note(told)
     target = resolve_device(device or "auto")
@@ -98,7 +98,9 @@ def evaluate(
     def judge(one: LoadedEncoder, dataset: ImageDataset, own: bool) -> tuple[EvalResult, dict[str, Any]]:
         """A result, and its row in a table of several."""
         if not dataset.has_labels:
-            raise NoLabels(f"{dataset.name} has no labels, and {protocol} needs them; 'msvq analyze' does without")
+            ways = "--beside pixels compares what can be compared"
+            ways += "" if run is None else ", and 'msvq analyze' does without"
+            raise NoLabels(f"{dataset.name} has no labels, and {protocol} needs them; {ways}")
         context = EvalContext(one.network.to(target), one.backbone, dataset, target, chosen, display)
         begun = time.perf_counter()
         result = run_protocol(
@@ -123,7 +125,7 @@ def evaluate(
         result, row = judge(encoder, dataset, own)
     rows = [row]
     for other in others:
-        with closing(open_beside(other, encoder, data, data_root, display)) as pictures:
+        with closing(open_beside(other, run, data, data_root, display)) as pictures:
             rows.append(judge(other, pictures, own)[1])
     update = {} if run is not None else {"encoder": encoder.name}
     result = result.model_copy(update=update | ({"beside": rows} if others else {}))
@@ -148,7 +150,7 @@ def follow_labels(
 
 
 def usual_rivals(encoder: LoadedEncoder) -> list[str]:
-    """What an accuracy is held against where nothing is named."""
+    """What an accuracy is held against."""
     trained = any(True for _ in encoder.network.parameters())
     return [*([UNTRAINED] if trained else []), *([PIXELS] if encoder.name != PIXELS else [])]
 
@@ -215,10 +217,10 @@ def load_beside(name: str, encoder: LoadedEncoder) -> LoadedEncoder:
 
 
 def open_beside(
-    other: LoadedEncoder, encoder: LoadedEncoder, data: str | None, data_root: str | Path | None, display: Display
+    other: LoadedEncoder, run: RunDir | None, data: str | None, data_root: str | Path | None, display: Display
 ) -> ImageDataset:
-    """The pictures that an encoder is judged on, as another one is fed with them."""
-    settings, own = _data_settings(encoder.run, data, data_root)
+    """The pictures that `open_for` opens, as another encoder is fed with them."""
+    settings, own = _data_settings(run, data, data_root)
     resizing = None
     if not other.guessed and not (own and other.name == UNTRAINED):
         settings, resizing = _sized(settings, other.preprocessing), other.preprocessing.resizing

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from msvq.core.files import write_text
 from msvq.core.launch import is_main_process
-
-LOGGED_DIGITS = 4  # behind the point, that an accuracy of the log has: it was a number of 32 bits
+from msvq.core.ordinary_files import read_ordinary
 
 
 class Standing(NamedTuple):
@@ -62,7 +61,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     lines: list[dict[str, Any]] = []
-    for text in path.read_bytes().splitlines():
+    for text in read_ordinary(path).splitlines():
         try:
             line = json.loads(text.decode())
         except (ValueError, RecursionError):

@@ -17,11 +17,11 @@ from msvq.core.runtime import eval_mode
 from msvq.data.sources import DataSettings, absolute, check_source, open_dataset
 from msvq.methods import METHODS, Method
 from msvq.model.backbones import BackboneSettings, make_backbone
+from msvq.model.initial import guess_resnet, named_backbone
 from msvq.model.pooling import Encoder
 from msvq.model.teacher import Network
 from msvq.runs.encoder import Preprocessing, freeze, save_encoder
 from msvq.runs.encoder_folder import fill
-from msvq.runs.encoder_names import guess_resnet, named_backbone
 from msvq.runs.evaluate import prepared
 from msvq.runs.run_dir import check_out, environment, locked, start_directory
 

@@ -33,6 +33,7 @@ from msvq.core.files import (
     written_files,
 )
 from msvq.core.launch import num_processes
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.user_code import is_user_code
 from msvq.core.version import __version__
 from msvq.data.store import ImageDataset
@@ -120,7 +121,7 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "threads": torch.get_num_threads(),
         "processes": num_processes(),
         "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "device_name": device_name(device),
         "precision": settings.train.precision,
         "seed": settings.train.seed,
         "data": data.name,
@@ -128,6 +129,11 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "mean": data.mean,
         "std": data.std,
     }
+
+
+def device_name(device: torch.device) -> str:
+    """The card's model, or the processor's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def processor_name() -> str:
@@ -165,7 +171,7 @@ class RunDir:
         """What the run was made with: versions, hardware, and a fingerprint of its data."""
         path = self.path / "environment.json"
         try:
-            return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+            return dict(json.loads(read_ordinary(path))) if path.is_file() else {}
         except (ValueError, TypeError, RecursionError):
             way_out = "restore it, or delete it if the pictures are still those that the run began with"
             raise BadInput(f"{path} is damaged; {way_out}") from None

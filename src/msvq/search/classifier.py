@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from sklearn.model_selection import StratifiedKFold
 
 from msvq.core.errors import BadInput
 from msvq.core.files import home, write_atomically
+from msvq.data.sources.base import Positions
 
 STRENGTHS = (1.0, 10.0, 100.0)  # inverse strengths of the penalty; unit features take large ones
 FOLDS = 5
 MOST = 20_000  # examples that a fit looks at: a fixed random choice of more
-ROWS = 65_536
+ROWS = 8192  # judged at a time
 ABOUT = "about"
 
 
@@ -50,40 +52,46 @@ def fit_classifier(
     features: NDArray[np.float32], labels: NDArray[np.int64], class_names: tuple[str, ...], encoder_key: str
 ) -> LinearClassifier:
     """Learn from unit features [N, d] with labels [N]; every class has at least two."""
-    rows = np.arange(len(labels))
-    judged = {strength: out_of_fold(features, labels, strength) for strength in STRENGTHS}
+    judged = {strength: _cross_validate(features, labels, strength) for strength in STRENGTHS}
     # By the probability of the right class, not by accuracy: how sure it is shall mean something.
-    best = max(STRENGTHS, key=lambda strength: np.log(judged[strength][rows, labels] + 1e-12).mean())
-    accuracy = 100 * float((judged[best].argmax(1) == labels).mean())
-    weight, bias = _fit(features, labels, best, len(class_names))
-    return LinearClassifier(class_names, weight, bias, accuracy, len(labels), encoder_key)
+    best = max(STRENGTHS, key=lambda strength: judged[strength][0])
+    weight, bias = _fit(features, labels, np.arange(len(labels)), best, len(class_names))
+    return LinearClassifier(class_names, weight, bias, judged[best][1], len(labels), encoder_key)
+
+
+def _cross_validate(features: NDArray[np.float32], labels: NDArray[np.int64], strength: float) -> tuple[float, float]:
+    """The mean logarithm of the right class's probability, and the accuracy in percent, each row judged by others."""
+    likelihood, is_right = np.zeros(len(labels)), np.zeros(len(labels), np.bool_)
+    for rows, predicted in out_of_fold(features, labels, strength):
+        likelihood[rows] = np.log(predicted[np.arange(len(rows)), labels[rows]] + 1e-12)
+        is_right[rows] = predicted.argmax(1) == labels[rows]
+    return float(likelihood.mean()), 100 * float(is_right.mean())
 
 
 def out_of_fold(
     features: NDArray[np.float32], labels: NDArray[np.int64], strength: float = 10.0
-) -> NDArray[np.float32]:
-    """Probabilities [N, C] for each row by a classifier that has learned from other rows alone."""
+) -> Iterator[tuple[Positions, NDArray[np.float32]]]:
+    """Some rows [n] at a time, and their probabilities [n, C] by a classifier that has learned from others alone."""
     num_classes = int(labels.max()) + 1
     counts = np.bincount(labels)
     folds = StratifiedKFold(min(FOLDS, int(counts[counts > 0].min())), shuffle=True, random_state=0)
-    found = np.zeros((len(labels), num_classes), np.float32)
     for learned, asked in folds.split(labels[:, None], labels):
-        weight, bias = _fit(features[learned], labels[learned], strength, num_classes)
+        weight, bias = _fit(features, labels, learned, strength, num_classes)
         model = LinearClassifier((), weight, bias, 0, 0, "")
-        found[asked] = model.probabilities(np.array(features[asked]))
-    return found
+        for start in range(0, len(asked), ROWS):
+            rows = asked[start : start + ROWS]
+            yield rows, model.probabilities(features[rows])
 
 
 def _fit(
-    features: NDArray[np.float32], labels: NDArray[np.int64], strength: float, num_classes: int
+    features: NDArray[np.float32], labels: NDArray[np.int64], rows: Positions, strength: float, num_classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Weight [C, d] and bias [C]; a class that is not among the labels is never likely."""
-    if len(labels) > MOST:
-        chosen = np.sort(np.random.default_rng(0).choice(len(labels), MOST, replace=False))
-        features, labels = features[chosen], labels[chosen]
+    """Weight [C, d] and bias [C] from some rows; a class that is not among their labels is never likely."""
+    if len(rows) > MOST:
+        rows = np.sort(np.random.default_rng(0).choice(rows, MOST, replace=False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # near enough: what counts is measured
-        model = LogisticRegression(C=strength, max_iter=300).fit(features, labels)
+        model = LogisticRegression(C=strength, max_iter=300).fit(features[rows], labels[rows])
     weight = np.zeros((num_classes, features.shape[1]), np.float32)
     bias = np.full(num_classes, -1e4, np.float32)
     if len(model.classes_) == 2:  # scikit-learn has one row for two classes

@@ -1,5 +1,6 @@
 """`msvq classify`: every picture with a class and how sure that is, by a classifier from a few examples per class."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.data.sources import DataSettings, find_images
+from msvq.data.sources.base import Positions
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.classifier import (
     LinearClassifier,
@@ -18,7 +20,7 @@ from msvq.search.classifier import (
     load_classifier,
     save_classifier,
 )
-from msvq.search.findings import Findings, make_card, open_features
+from msvq.search.findings import PAGE_PICTURES, Cell, Findings, make_card, open_features
 from msvq.search.index import Index, open_index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Card, Group
@@ -70,7 +72,7 @@ def learn_from(examples: str, encoder: LoadedEncoder, display: Display) -> Linea
     source = find_images(DataSettings(source=examples), display=display, keep_all=True)
     folder = expanduser(examples)
     if folder.is_dir():
-        holds = {name.split("/")[0] for name in source.names}
+        holds = {name.partition(os.sep)[0] for name in source.names}
         empty = [p.name for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "." and p.name not in holds]
         if empty:
             raise BadInput(f"--examples: the class {printable(empty[0])!r} has no picture; put two or more into it")
@@ -95,18 +97,22 @@ def _describe(
 ) -> Classified:
     names, sure, chosen = classifier.class_names, probabilities.max(1), probabilities.argmax(1)
     order = np.argsort(sure, kind="stable")
-    cards: list[Card] = []
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for row in order.tolist():
         second = int(np.argsort(-probabilities[row], kind="stable")[1])
-        card = make_card(index, row, f"{names[chosen[row]]} {sure[row]:.0%}")
-        cards.append(card)
-        rows.append((card.name, names[chosen[row]], round(float(sure[row]), 4), names[second], card.class_name))
+        match = index.match(row, float(sure[row]))
+        rows.append((match.name, names[chosen[row]], round(match.similarity, 4), names[second], match.class_name))
+
+    def cards(some: Positions) -> list[Card]:
+        """Of the first rows, as many as a page has room for."""
+        shown = some[:PAGE_PICTURES].tolist()
+        return [make_card(index, row, f"{names[chosen[row]]} {sure[row]:.0%}") for row in shown]
+
     advice = "Look at these: it learns most from them, once they are among the examples with their right class."
-    groups = [Group("The least sure first", advice, cards)]
+    groups, surest = [Group("The least sure first", advice, cards(order))], order[::-1]
     for number, name in enumerate(names):
-        of_class = [cards[place] for place in range(len(order) - 1, -1, -1) if chosen[order[place]] == number]
-        groups.append(Group(f"{name}: {len(of_class):,} pictures", "The surest first.", of_class))
+        of_class = surest[chosen[surest] == number]
+        groups.append(Group(f"{name}: {len(of_class):,} pictures", "The surest first.", cards(of_class)))
     sentence = (
         f"The classifier is right for {classifier.accuracy:.1f} % of its {classifier.num_examples:,} examples, each "
         f"judged without itself (cross-validation; by chance {100 / len(names):.1f} %). Below: {len(index):,} pictures "

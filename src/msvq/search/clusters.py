@@ -1,6 +1,7 @@
 """`msvq cluster`: groups of alike pictures, each with its most typical ones, how tight it is and what is in it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.evaluate.diagnostics.groups import TRIED, assign, choose_num, find_centres
 from msvq.report.pictures import class_name
-from msvq.search.findings import Findings, fill_folder, make_card, open_features
+from msvq.search.findings import Cell, Findings, check_work, fill_folder, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Group
@@ -23,9 +24,19 @@ TYPICAL = 12  # pictures of a group that are shown
 class Clusters(Findings):
     """Groups of alike pictures, the largest first; within a group, the most typical picture first."""
 
-    positions: NDArray[np.int64]  # [N] in the source, of all pictures with features
+    positions: NDArray[np.int64]  # [N] in the source, in the order of the rows
     assignments: NDArray[np.int64]  # [N]: the group of each, counted from 0
     centres: NDArray[np.float32]  # [K, d], of length 1
+    sizes: NDArray[np.int64]  # [K]
+    tightness: NDArray[np.float32]  # [K]: mean cosine with the centre
+    contents: tuple[str, ...]  # [K]: what is in each group by its labels; empty without any
+
+    def overview(self) -> tuple[Sequence[str], Sequence[tuple[Cell, ...]]]:
+        """A row per group."""
+        typical = [group.cards[0].name for group in self.groups]
+        numbers = range(1, len(typical) + 1)
+        rows = zip(numbers, self.sizes.tolist(), self.tightness.tolist(), self.contents, typical, strict=True)
+        return ("group", "pictures", "tightness", "in it", "most typical"), list(rows)
 
 
 def cluster_pictures(
@@ -42,18 +53,16 @@ def cluster_pictures(
     _, index = open_features(inputs, out, html, display, num=num, least=2, into=into)
     if num is None and len(index) <= TRIED[0]:
         raise BadInput(f"{len(index)} pictures are too few for groups; name more with --data")
+    if num is not None:
+        check_work(index, num)
     with display.busy("finding groups"):
-        groups = num or choose_num(index.features)
-        centres = find_centres(index.features, groups)
+        centres = find_centres(index.features, num or choose_num(index.features))
         assignments, cosines = assign(index.features, centres)
     found = _describe(index, centres, assignments, cosines)
     found.write(out, html)
     if into is not None:
-        order = np.lexsort((-cosines, found.assignments))
-        places = {
-            f"group-{number + 1:03}": index.kept[order[found.assignments[order] == number]].tolist()
-            for number in range(len(found.centres))
-        }
+        parts = np.split(found.positions, np.cumsum(found.sizes)[:-1])
+        places = {f"group-{number:03}": part.tolist() for number, part in enumerate(parts, start=1)}
         fill_folder(into, index.source, places, display)
     return found
 
@@ -62,25 +71,26 @@ def _describe(
     index: Index, centres: NDArray[np.float32], assignments: NDArray[np.int64], cosines: NDArray[np.float32]
 ) -> Clusters:
     sizes = np.bincount(assignments, minlength=len(centres))
-    order = np.argsort(-sizes, kind="stable")[: int((sizes > 0).sum())]
-    new_number = np.zeros(len(centres), np.int64)
-    new_number[order] = np.arange(len(order))
-    rows, groups = [], []
-    for number, old in enumerate(order.tolist(), start=1):
-        members = np.flatnonzero(assignments == old)
-        members = members[np.argsort(-cosines[members], kind="stable")]
-        tightness, content = float(cosines[members].mean()), _content(index, members)
-        cards = [make_card(index, row, f"{cosines[row]:.3f}") for row in members.tolist()]
-        rows += [
-            (number, card.name, card.class_name, round(float(cosines[row]), 4))
-            for card, row in zip(cards, members, strict=True)
-        ]
-        told = f"The most typical first. Tightness (mean cosine with the centre) {tightness:.3f}. {content}".strip()
-        groups.append(Group(f"Group {number}: {len(members):,} pictures", told, cards[:TYPICAL]))
+    largest = np.argsort(-sizes, kind="stable")[: int((sizes > 0).sum())]
+    members = [np.flatnonzero(assignments == old) for old in largest]
+    members = [some[np.argsort(-cosines[some], kind="stable")] for some in members]
+    tightness = np.array([cosines[some].mean() for some in members])
+    contents = tuple(_content(index, some) for some in members)
+    rows: list[tuple[Cell, ...]] = []
+    groups = []
+    for number, some in enumerate(members, start=1):
+        matches = (index.match(row, float(cosines[row])) for row in some.tolist())
+        rows += [(number, match.name, match.class_name, round(match.similarity, 4)) for match in matches]
+        told = f"The most typical first. Tightness (mean cosine with the centre) {tightness[number - 1]:.3f}."
+        holds = f" In it: {contents[number - 1]}." if contents[number - 1] else ""
+        cards = [make_card(index, row, f"{cosines[row]:.3f}") for row in some[:TYPICAL].tolist()]
+        groups.append(Group(f"Group {number}: {len(some):,} pictures", told + holds, cards))
+    found = len(members)
     sentence = (
-        f"{len(index):,} pictures in {index.source.title} in {len(order):,} groups, the largest first, "
-        f"{sizes[order].max():,} to {sizes[order].min():,} pictures each."
+        f"{len(index):,} pictures in {index.source.title} in {found:,} groups, the largest first, "
+        f"{sizes.max():,} to {len(members[-1]):,} pictures each."
     )
+    fewer = f"only {found:,} of {len(centres):,} groups have pictures in them: hardly more of the pictures differ"
     return Clusters(
         title="Groups of alike pictures",
         sentence=sentence,
@@ -89,9 +99,13 @@ def _describe(
         groups=tuple(groups),
         source=index.source,
         skipped=index.left_out,
-        positions=np.array(index.kept),
-        assignments=new_number[assignments],
-        centres=centres[order],
+        notes=(fewer,) if found < len(centres) else (),
+        positions=index.kept[np.concatenate(members)],
+        assignments=np.repeat(np.arange(found), sizes[largest]),
+        centres=centres[largest],
+        sizes=sizes[largest],
+        tightness=tightness,
+        contents=contents,
     )
 
 
@@ -100,4 +114,4 @@ def _content(index: Index, members: NDArray[np.int64]) -> str:
     labels = index.source.labels[index.kept[members]]
     counted = Counter(labels[labels >= 0].tolist()).most_common(3)
     named = [f"{num / len(members):.0%} {class_name(index.source.class_names, label)}" for label, num in counted]
-    return f"In it: {', '.join(named)}." if named else ""
+    return ", ".join(named)

@@ -22,7 +22,7 @@ from msvq.data.to_rgb import fit_square
 from msvq.search.findings import Cell, Findings, fill_folder, has_collapsed, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
-from msvq.search.neighbours import nearest_neighbours
+from msvq.search.neighbours import approximation_notes, nearest_neighbours
 from msvq.search.page import Card, Group
 from msvq.search.same_picture import CHANGES, PAIRS, SIDE, compare, turn_invariant
 
@@ -61,18 +61,21 @@ def find_duplicates(
     if threshold is not None and not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as 0.98, not {threshold}")
     encoder, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
-    notes = ["the encoder has collapsed, so cropped copies may be missed"] if has_collapsed(encoder, index) else []
+    notes = [*approximation_notes(len(index))]
+    if has_collapsed(encoder, index):
+        notes.append("the encoder has collapsed, or the pictures are all the same, so cropped copies may be missed")
     squares, is_read = read_squares(index, display)
     pairs = find_candidates(index.features, squares, display)
     pairs = pairs[:, is_read[pairs].all(0)]
     change = compare_pairs(squares, pairs, display)
     cosine = pair_cosines(index.features, pairs)
-    kinds = _name_kinds(index, squares, pairs, change)
-    same = _make_groups(index, pairs[:, change > 0], kinds[change > 0], cosine[change > 0])
-    alike = []
-    if threshold is not None:
-        chosen = (change == 0) & (cosine >= threshold)
-        alike = _make_groups(index, pairs[:, chosen], kinds[chosen], cosine[chosen])
+
+    def grouped(chosen: NDArray[np.bool_]) -> list[list[Row]]:
+        some = pairs[:, chosen]
+        return _make_groups(index, some, _name_kinds(index, squares, some, change[chosen]), cosine[chosen])
+
+    same = grouped(change > 0)
+    alike = [] if threshold is None else grouped((change == 0) & (cosine >= threshold))
     found = _describe(index, same, alike, notes)
     found.write(out, html)
     if into is not None:
@@ -145,7 +148,7 @@ def _name_kinds(index: Index, squares: NDArray[np.uint8], pairs: Pairs, change: 
     """Each pair's kind in words; files are exact copies if all their bytes are the same."""
     content = cache(_content_of(index))
     kinds = np.array([ALIKE, *CHANGES[1:]])[change].astype("U32")
-    for place in np.flatnonzero(change == 1).tolist():
+    for place in np.flatnonzero(change).tolist():
         one, other = pairs[:, place].tolist()
         if np.array_equal(squares[one], squares[other]) and content(one) == content(other) is not None:
             kinds[place] = EXACT
@@ -196,9 +199,9 @@ def _make_groups(index: Index, pairs: Pairs, kinds: NDArray[np.str_], cosines: N
 
 def _best_of(source: ImageSource, positions: Positions) -> int:
     """Which of some pictures to keep: the one with the most pixels, then the most bytes, then the first."""
-    sides = source.shorter_sides(positions.tolist())
-    sizes = np.zeros(len(positions)) if source.size_mtime is None else source.size_mtime[positions, 0]
-    return max(range(len(positions)), key=lambda place: (sides[place], sizes[place], -place))
+    pixels = [width * height for width, height in source.sizes(positions.tolist())]
+    num_bytes = np.zeros(len(positions)) if source.size_mtime is None else source.size_mtime[positions, 0]
+    return max(range(len(positions)), key=lambda place: (pixels[place], num_bytes[place], -place))
 
 
 def _describe(index: Index, same: list[list[Row]], alike: list[list[Row]], notes: list[str]) -> Duplicates:
@@ -213,13 +216,16 @@ def _describe(index: Index, same: list[list[Row]], alike: list[list[Row]], notes
             cards.append(card)
         words = "pictures that are alike" if number > len(same) else "copies of one picture"
         groups.append(Group(f"Group {number}: {len(members):,} {words}", "", cards))
-    copies = sum(map(len, same))
+    copies, likes = ({row for members in some for row, *_ in members} for some in (same, alike))
     told = counted(len(same), "group")
-    sentence = f"{copies:,} of {len(index):,} pictures in {index.source.title} are copies, in {told}"
+    sentence = f"{len(copies):,} of {len(index):,} pictures in {index.source.title} are copies, in {told}"
     if not same:
         sentence = f"none of the {len(index):,} pictures in {index.source.title} is there twice"
     if alike:
-        sentence += f"; {sum(map(len, alike)):,} more pictures are merely alike, in {len(alike):,} groups"
+        others = len(likes - copies)
+        sentence += (
+            f"; {others:,} others are merely alike, to these or to each other, in {counted(len(alike), 'group')}"
+        )
     return Duplicates(
         title="Pictures that are there more than once",
         sentence=f"{sentence}. The best of a group, by pixels and bytes, stands first; nothing is deleted.",

@@ -1,10 +1,11 @@
 """What every command over features gives back: a table for programs, a page to look at, pictures in a notebook."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import to_csv, write_text
 from msvq.data.sources.base import EncodedSource, ImageSource
+from msvq.data.sources.folders import FileImages
 from msvq.data.store import spaced_rows
 from msvq.evaluate.diagnostics.collapse import SAME
 from msvq.evaluate.diagnostics.health import spread
@@ -27,7 +29,10 @@ from msvq.search.page import ENDINGS, Card, Group, files_of, make_thumbnails, re
 
 TABLES = (".csv", ".json")
 SAMPLE = 2000  # pictures by which a collapse is noticed
-PAGE_GROUPS, PAGE_PICTURES = 100, 24  # shown on a page
+PAGE_GROUPS, PAGE_PICTURES = 100, 600  # shown on a page
+NOTEBOOK_GROUPS, NOTEBOOK_PICTURES = 12, 120
+MOST_WORK = 2e12  # products of numbers of a feature: an hour of one core
+LONGEST_NAME = 255  # bytes of a file's name
 
 Cell = str | int | float | None
 
@@ -49,12 +54,22 @@ class Findings:
         """The rows by the names of their columns."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    @property
+    def names(self) -> list[str]:
+        """The picture of each row."""
+        column = self.columns.index("file")
+        return [str(row[column]) for row in self.rows]
+
+    def overview(self) -> tuple[Sequence[str], Sequence[tuple[Cell, ...]]]:
+        """Columns and rows to print: those of the table, where nothing is shorter."""
+        return self.columns, self.rows
+
     def write(self, out: Path | None, html: Path | None) -> None:
         """Write the table (.csv or .json) and the page, where they are wanted."""
         if out is not None:
             write_table(out, self)
         if html is not None:
-            groups = [_shortened(group) for group in self.groups[:PAGE_GROUPS]]
+            groups = shorten(self.groups[:PAGE_GROUPS], PAGE_PICTURES)
             first = f" The first {PAGE_GROUPS} groups are shown." if len(self.groups) > PAGE_GROUPS else ""
             positions = shown(groups)
             thumbnails, files = make_thumbnails(self.source, positions), files_of(self.source, positions)
@@ -62,7 +77,7 @@ class Findings:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first groups."""
-        groups = [_shortened(group) for group in self.groups[:12]]
+        groups = shorten(self.groups[:NOTEBOOK_GROUPS], NOTEBOOK_PICTURES)
         thumbnails = make_thumbnails(self.source, shown(groups))
         return render_pictures(self.title, self.sentence, groups, thumbnails, self.notes)
 
@@ -75,11 +90,18 @@ def write_table(path: Path, found: Findings) -> None:
         write_text(path, json.dumps({"about": found.sentence, "rows": found.records()}, indent=1) + "\n")
 
 
-def _shortened(group: Group) -> Group:
-    if len(group.cards) <= PAGE_PICTURES:
-        return group
-    more = f"{group.sentence} The first {PAGE_PICTURES} of them.".strip()
-    return Group(group.title, more, group.cards[:PAGE_PICTURES], group.lead)
+def shorten(groups: Sequence[Group], most: int) -> list[Group]:
+    """Groups that have `most` pictures together, or nearly: long ones are cut to one length."""
+    sizes = [len(group.cards) for group in groups]
+    length = next((n for n in range(most, 1, -1) if sum(min(size, n) for size in sizes) <= most), 1)
+    return [
+        group
+        if len(group.cards) <= length
+        else replace(
+            group, sentence=f"{group.sentence} The first {length} of them.".strip(), cards=group.cards[:length]
+        )
+        for group in groups
+    ]
 
 
 def open_features(
@@ -107,12 +129,22 @@ def open_features(
     index = open_index(source, encoder, display)
     if refuse_collapse and has_collapsed(encoder, index):
         raise BadInput(
-            f"the encoder has collapsed: it gives nearly the same features for all {len(index):,} pictures, so nothing "
-            f"that it finds would mean anything; take another checkpoint, or train it anew"
+            f"the encoder has collapsed, or the pictures are all the same: it gives nearly the same features for all "
+            f"{len(index):,}, so nothing that it finds would mean anything; take another checkpoint, or train it anew"
         )
     if num is not None and num > len(index):
         raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
     return encoder, index
+
+
+def check_work(index: Index, num: int) -> None:
+    """Raise if comparing every picture with `num` others would take days."""
+    most = int(MOST_WORK / index.features.size)
+    if num > most:
+        raise BadInput(
+            f"--num {num:,} is too many for {len(index):,} pictures, each of which is compared with all of those; take "
+            f"at most {most:,}"
+        )
 
 
 def has_collapsed(encoder: LoadedEncoder, index: Index) -> bool:
@@ -140,9 +172,10 @@ def check_folder(folder: Path | None, source: ImageSource) -> None:
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"--into {str(folder)!r} holds something already; name a new or an empty folder")
-    root = Path(source.root).resolve() if source.root else None
-    if root is not None and root in (folder.resolve(), *folder.resolve().parents):
-        raise BadInput(f"--into {str(folder)!r} lies among the pictures; name a folder elsewhere")
+    if isinstance(source, FileImages):  # of a list, `origin` is the list, and its pictures may lie anywhere
+        holding = {Path(source.origin), *(Path(source[position]).parent for position in range(len(source)))}
+        if {folder.resolve(), *folder.resolve().parents} & {place.resolve() for place in holding}:
+            raise BadInput(f"--into {str(folder)!r} lies among the pictures; name a folder elsewhere")
 
 
 def fill_folder(folder: Path, source: ImageSource, places: Mapping[str, Sequence[int]], display: Display) -> None:
@@ -158,7 +191,10 @@ def fill_folder(folder: Path, source: ImageSource, places: Mapping[str, Sequence
 def _put(source: ImageSource, position: int, folder: Path, number: str) -> None:
     content = source[position] if isinstance(source, EncodedSource) else None
     if isinstance(content, str):
-        target, original = folder / f"{number}-{Path(content).name}", Path(content).absolute()
+        name, original = Path(content).name, Path(content).absolute()
+        while len(os.fsencode(f"{number}-{name}")) > LONGEST_NAME:
+            name = name[1:]  # its end says what it is
+        target = folder / f"{number}-{name}"
         try:
             target.symlink_to(original)
         except OSError:  # a disk without links

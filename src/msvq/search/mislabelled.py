@@ -14,7 +14,7 @@ from msvq.search.classifier import out_of_fold
 from msvq.search.findings import Findings, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
-from msvq.search.neighbours import nearest_neighbours
+from msvq.search.neighbours import approximation_notes, nearest_neighbours
 from msvq.search.page import Group
 
 NEIGHBOURS = 10
@@ -55,13 +55,12 @@ def find_mislabelled(
     cosines, near = nearest_neighbours(features, NEIGHBOURS, display, "comparing features")
     with display.busy("judging each label without itself"):
         classes, numbers = np.unique(given, return_inverse=True)
-        votes = neighbour_votes(cosines, numbers[near], len(classes))
-        predicted = out_of_fold(features, numbers)
-        suspicion, other = judge_labels(numbers, votes, predicted)
+        suspicion, other, agrees = judge_labels(features, numbers, cosines, near)
     order = np.argsort(-suspicion, kind="stable")
     order = order[suspicion[order] > 0]
-    agrees = float((predicted.argmax(1) == numbers).mean())
-    notes = [] if usable.all() else ["pictures that are alone in their class are left out"]
+    notes = [*approximation_notes(len(features))]
+    if not usable.all():
+        notes.append("pictures that are alone in their class are left out")
     if agrees < TRUSTED:
         notes.append(
             f"by this encoder a classifier agrees with {agrees:.0%} of the labels only, so many of these are its own "
@@ -83,25 +82,30 @@ def neighbour_votes(cosines: NDArray[np.float32], labels: NDArray[np.int64], num
 
 
 def judge_labels(
-    labels: NDArray[np.int64], votes: NDArray[np.float64], predicted: NDArray[np.float32]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    features: NDArray[np.float32], labels: NDArray[np.int64], cosines: NDArray[np.float32], near: Positions
+) -> tuple[NDArray[np.float64], NDArray[np.int64], float]:
     """How suspicious each label is (0: nothing contradicts it), and the class that speaks most against it.
 
-    Neighbours and classifier must both prefer another class than the label, and be as sure of one as they are, on
-    average, of the pictures that carry its label (the rule of confident learning, Northcutt et al., arXiv 1911.00068).
-    The suspicion is by how much they prefer it, on average.
+    Neighbours [N, k] and classifier must both prefer another class than the label, and be as sure of one as they are,
+    on average, of the pictures that carry its label (the rule of confident learning, Northcutt et al., arXiv
+    1911.00068). The suspicion is by how much they prefer it, on average. Also the share of labels that the classifier
+    agrees with.
     """
-    rows = np.arange(len(labels))
-    together = (votes + predicted) / 2
-    own = together[rows, labels]
-    others = together.copy()
-    others[rows, labels] = -1
-    best = others.argmax(1)
-    num_classes = together.shape[1]
+    num_classes = int(labels.max()) + 1
+    own, preferred, other = np.zeros(len(labels)), np.zeros(len(labels)), np.zeros(len(labels), np.int64)
+    agrees, contradicted = np.zeros(len(labels), np.bool_), np.zeros(len(labels), np.bool_)
+    for rows, predicted in out_of_fold(features, labels):
+        given, places = labels[rows], np.arange(len(rows))
+        votes = neighbour_votes(cosines[rows], labels[near[rows]], num_classes)
+        agrees[rows] = predicted.argmax(1) == given
+        contradicted[rows] = ~agrees[rows] & (votes.argmax(1) != given)
+        together = (votes + predicted) / 2
+        own[rows] = together[places, given]
+        together[places, given] = -1
+        other[rows], preferred[rows] = together.argmax(1), together.max(1)
     usual = np.bincount(labels, own, num_classes) / np.maximum(np.bincount(labels, minlength=num_classes), 1)
-    sure = others[rows, best] >= usual[best]
-    both = (votes.argmax(1) != labels) & (predicted.argmax(1) != labels) & sure
-    return np.where(both, np.maximum(others[rows, best] - own, 0), 0), best
+    listed = contradicted & (preferred >= usual[other])
+    return np.where(listed, np.maximum(preferred - own, 0), 0), other, float(agrees.mean())
 
 
 def _describe(

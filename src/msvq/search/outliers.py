@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD
 from msvq.evaluate.diagnostics.groups import NEIGHBOURS, TELLING, explain, measure_oddness
 from msvq.search.findings import Findings, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
-from msvq.search.neighbours import nearest_neighbours
+from msvq.search.neighbours import approximation_notes, nearest_neighbours
 from msvq.search.page import Group
 
 NUM = 50  # pictures, where nothing is said
+FEWEST = 3  # pictures of which one may be odd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,27 +40,33 @@ def find_outliers(
     """The `num` pictures least like all others, the oddest first; None: fifty, or as many as there are."""
     display = display or Display()
     _, index = open_features(inputs, out, html, display, num=num)
+    if len(index) < FEWEST:
+        raise BadInput(f"{len(index)} pictures are too few to tell which are odd; name more with --data")
     num = NUM if num is None else num
     cosines, _ = nearest_neighbours(index.features, NEIGHBOURS, display, "comparing features")
-    looks = _examine(index, display)
+    looks, is_read = _examine(index, display)
     deviations = measure_oddness(cosines, looks["thumbnail"], looks["width"], looks["height"])
-    scores = deviations.max(0)
-    order = np.argsort(-scores, kind="stable")[:num]
+    scores = np.where(is_read, deviations.max(0), -np.inf)
+    order = np.argsort(-scores, kind="stable")[: min(num, int(is_read.sum()))]
     reasons = [explain(deviations[:, row]) for row in order.tolist()]
     found = _describe(index, order, scores[order], cosines.mean(1)[order], reasons)
     found.write(out, html)
     return found
 
 
-def _examine(index: Index, display: Display) -> NDArray[np.void]:
-    """A record of each picture of the index."""
-    rows = [np.zeros(0, IMAGE_RECORD)]
+def _examine(index: Index, display: Display) -> tuple[NDArray[np.void], NDArray[np.bool_]]:
+    """A record of each picture of the index, and which could still be read."""
+    records, is_read = np.zeros(len(index.source), IMAGE_RECORD), np.ones(len(index.source), np.bool_)
+    start = 0
     task = display.task("looking at the pictures", len(index.source))
     with task as advance, closing(index.source.examined()) as results:
         for result in results:
-            rows.append(result.rows)
-            advance(len(result.rows))
-    return np.concatenate(rows)[index.kept]
+            stop = start + len(result.rows)
+            records[start:stop] = result.rows
+            is_read[[start + place for place in result.reasons]] = False
+            advance(stop - start)
+            start = stop
+    return records[index.kept], is_read[index.kept]
 
 
 def _describe(
@@ -88,6 +96,7 @@ def _describe(
         groups=(Group("The oddest first", "", cards),),
         source=index.source,
         skipped=index.left_out,
+        notes=approximation_notes(len(index)),
         positions=index.kept[order],
         scores=scores,
     )

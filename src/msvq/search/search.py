@@ -1,7 +1,7 @@
 """`msvq search`: the pictures of a source that are most like a query, by the cosine of their features."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,22 @@ from msvq.core.files import expanduser
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
-from msvq.search.findings import make_card
+from msvq.search.findings import NOTEBOOK_GROUPS, NOTEBOOK_PICTURES, make_card, shorten
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
-from msvq.search.page import ENDINGS, Card, Group, files_of, make_thumbnails, shown, write_page
+from msvq.search.page import (
+    ENDINGS,
+    Card,
+    Group,
+    Thumbnails,
+    files_of,
+    make_thumbnails,
+    render_pictures,
+    shown,
+    write_page,
+)
 
+TITLE = "Similar pictures"
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 # Of a page: pictures beside one that is clicked on, how many more it holds for that, and how often one can go on.
 NEAR, FURTHER, ROUNDS = 6, 240, 3
@@ -39,6 +50,27 @@ class Searched:
     answers: tuple[Answer, ...]
     num_pictures: int
     skipped: Skipped
+    source: ImageSource = field(repr=False)
+    groups: tuple[Group, ...] = field(repr=False)  # of each query: the query, which leads, and its answers
+    files: tuple[Path, ...] = field(repr=False)  # those of the queries: the first is at position -1, and so on
+
+    @property
+    def sentence(self) -> str:
+        """What the answers are."""
+        return (
+            f"The most similar of {self.num_pictures:,} pictures in {self.source.title}, by the cosine of their "
+            f"features: 1 is the same to the encoder, and it sees the square in the middle that is shown here."
+        )
+
+    def thumbnails(self, positions: Sequence[int]) -> Thumbnails:
+        """Of pictures of the source, and of all files that were asked for."""
+        asked = make_thumbnails(open_files(self.files), range(len(self.files)))
+        return {**make_thumbnails(self.source, positions), **{-1 - place: made for place, made in asked.items()}}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first answers."""
+        groups = shorten(self.groups[:NOTEBOOK_GROUPS], NOTEBOOK_PICTURES)
+        return render_pictures(TITLE, self.sentence, groups, self.thumbnails(_positions(groups)), ())
 
 
 def nearest(
@@ -87,13 +119,18 @@ def search(
     features = [file_features[q] if isinstance(q, Path) else _indexed_feature("--query", q, index) for q in asked]
     with display.busy("searching"):
         scores, rows = nearest(index.features, np.stack(features), top)
-    answers = []
-    for query, *found in zip(map(str, queries), scores.tolist(), rows.tolist(), strict=True):
-        hits = (index.match(row, score) for score, row in zip(*found, strict=True))
-        answers.append(Answer(query, tuple(hits)))
+    answers, groups = [], []
+    for query, place, *matches in zip(map(str, queries), asked, scores.tolist(), rows.tolist(), strict=True):
+        hits = tuple(index.match(row, score) for score, row in zip(*matches, strict=True))
+        answers.append(Answer(query, hits))
+        name = Path(query).name
+        lead = Card(place if isinstance(place, int) else -1 - files.index(place), name, note="query")
+        cards = [Card(hit.position, hit.name, hit.class_name, f"{hit.similarity:.3f}") for hit in hits]
+        groups.append(Group(f"Most like {name}", "", cards, lead))
+    found = Searched(tuple(answers), len(index), index.left_out, source, tuple(groups), tuple(files))
     if html is not None:
-        _write_html(html, index, asked, files, answers)
-    return Searched(tuple(answers), len(index), index.left_out)
+        _write_html(html, index, found)
+    return found
 
 
 def embed_queries(option: str, queries: Sequence[str], index: Index, encoder: LoadedEncoder) -> NDArray[np.float32]:
@@ -115,7 +152,8 @@ def _find(option: str, query: str, source: ImageSource) -> Path | int:
         shown = [index for index, name in enumerate(source.names) if printable(name) == query]
         if len(shown) == 1:  # as it stands in what we have written, where odd letters are escapes
             return shown[0]
-        kind = "is a folder" if query and path.is_dir() else "is no file, nor the name of a picture there"
+        folder, no_file = "is a folder, which --data takes", "is no file, nor the name of a picture there"
+        kind = folder if query and path.is_dir() else no_file
         raise BadInput(f"{option} {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
 
 
@@ -138,27 +176,18 @@ def _indexed_feature(option: str, position: int, index: Index) -> NDArray[np.flo
     return np.array(index.features[np.searchsorted(index.kept, position)])
 
 
-def _write_html(
-    path: Path, index: Index, asked: Sequence[Path | int], files: Sequence[Path], answers: Sequence[Answer]
-) -> None:
-    groups = []
-    for query, answer in zip(asked, answers, strict=True):
-        name = Path(answer.query).name
-        lead = Card(query if isinstance(query, int) else -1 - files.index(query), name, note="query")
-        cards = [Card(hit.position, hit.name, hit.class_name, f"{hit.similarity:.3f}") for hit in answer.hits]
-        groups.append(Group(f"Most like {name}", "", cards, lead))
-    first = [position for position in dict.fromkeys(shown(groups)) if position >= 0]
+def _positions(groups: Sequence[Group]) -> list[int]:
+    """Of the pictures in some groups that are of the source."""
+    return [position for position in dict.fromkeys(shown(groups)) if position >= 0]
+
+
+def _write_html(path: Path, index: Index, found: Searched) -> None:
+    first = _positions(found.groups)
     further = _find_further(index, np.searchsorted(index.kept, first).tolist())
     positions = [*first, *shown(further.values())]
-    thumbnails, own_files = make_thumbnails(index.source, positions), files_of(index.source, positions)
-    for place, thumbnail in make_thumbnails(open_files(files), range(len(files))).items():
-        thumbnails[-1 - place], own_files[-1 - place] = thumbnail, str(files[place])
-    sentence = (
-        f"The most similar of {len(index):,} pictures in {index.source.title}, by the cosine of their features: 1 is "
-        f"the same to the encoder, and it sees the square in the middle that is shown here. A click on a picture "
-        f"leads to those most like it."
-    )
-    write_page(path, "Similar pictures", sentence, groups, thumbnails, own_files, further=further)
+    files = files_of(index.source, positions) | {-1 - place: str(file) for place, file in enumerate(found.files)}
+    sentence = f"{found.sentence} A click on a picture leads to those most like it."
+    write_page(path, TITLE, sentence, found.groups, found.thumbnails(positions), files, further=further)
 
 
 def _find_further(index: Index, rows: list[int]) -> dict[int, Group]:

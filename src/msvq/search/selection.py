@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
 from msvq.data.sources.base import Positions
-from msvq.search.findings import Findings, make_card, open_features
+from msvq.search.findings import Findings, check_work, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Group
@@ -43,6 +43,7 @@ def select_pictures(
     """
     display = display or Display()
     encoder, index = open_features(inputs, out, html, display, num=num)
+    check_work(index, num)
     wanted = embed_queries("--near", list(map(str, near)), index, encoder)
     unwanted = embed_queries("--avoid", list(map(str, avoid)), index, encoder)
     pool = choose_pool(index.features, wanted, unwanted, num)

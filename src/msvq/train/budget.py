@@ -30,6 +30,7 @@ STARVED = 0.75  # share of a step in which a processor computes it: with less, o
 BUSY_SENTENCE = "the machine is busy with something else, so this pace is not to be trusted"
 SAMPLE = 256  # pictures whose features are taken
 FINISH, PER_POINT = 6.0, 0.005  # seconds of what comes after the steps, and of each picture on the map
+PER_PAIR = 3e-8  # seconds of a labelled and a test picture in three votes (two baselines, an encoder), on two cores
 GROUPS = 3.0  # seconds of finding groups, without labels
 
 Trial = Callable[[Settings], AbstractContextManager[Trainer]]  # a trainer as the run will have it, to try
@@ -182,11 +183,15 @@ def measure_pace(trainer: Trainer, data: ImageDataset, settings: Settings) -> Pa
 
 def seconds_to_finish(per_picture: float, data: ImageDataset, settings: Settings) -> float:
     """From the last step to the report: kNN, neighbours, map and changed copies, by the seconds of a feature."""
-    judged = len(last_bank(data.labelled, settings.evaluate.knn_bank)) + len(data.test)
+    bank = last_bank(data.labelled, settings.evaluate.knn_bank)
+    judged = len(bank) + len(data.test)
+    compared = 0.0
+    if len(bank) > (settings.evaluate.knn_bank or len(bank)):  # the untrained network, too, and baselines by so many
+        judged, compared = 2 * judged, PER_PAIR * len(bank) * len(data.test)
     looked_up = 2 * (min(NUM_BANK, len(data.train)) + settings.analyze.map)
     tested = 4 * min(NUM_PICTURES, len(data.train) + len(data.test))  # originals and copies, before and after
     groups = 0 if data.has_labels else GROUPS
-    return FINISH + groups + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
+    return FINISH + groups + compared + PER_POINT * settings.analyze.map + per_picture * (judged + looked_up + tested)
 
 
 def time_steps(trainer: Trainer, stage: Stage) -> tuple[float, bool]:

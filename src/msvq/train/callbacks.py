@@ -118,9 +118,10 @@ class CallbackList(TrainerCallback):
         """The numbers of all; each finds those before it in `trainer.measured`."""
         numbers: dict[str, Any] = {}
         for callback in self.callbacks:
-            numbers |= callback.on_epoch_end(trainer)
-            if numbers:
-                trainer.measured, trainer.measured_at = trainer.measured | numbers, trainer.epoch
+            found = callback.on_epoch_end(trainer)
+            numbers |= found
+            trainer.measured |= found
+            trainer.measured_at |= dict.fromkeys(found, trainer.epoch)
         return numbers
 
     def on_save(self, trainer: "Trainer") -> None:

@@ -12,13 +12,14 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser, write_atomically
 from msvq.core.user_code import is_user_code
 from msvq.model.backbones import LIBRARY, make_backbone
+from msvq.model.hub import HUB
 from msvq.model.initial import MatchedWeights, match_state_dict, named_there, read_weights
 from msvq.model.libraries import RANDOM, is_library, library_weights
 from msvq.model.whitening import without_whitening
 from msvq.runs.encoder import checkpoint_path, encoder_state, read_state, to_safetensors
 from msvq.runs.encoder import read_weights as read_own_weights
 from msvq.runs.encoder_folder import is_folder, load_folder
-from msvq.runs.encoder_names import check_no_code, is_name, load_encoder
+from msvq.runs.encoder_names import check_no_code, find_run, is_name, load_encoder
 from msvq.runs.run_dir import INITIAL, WEIGHTS, open_run
 
 LISTED = 12  # names of what was left out
@@ -73,18 +74,18 @@ def load_initial_weights(settings: Settings, size: int) -> InitialWeights | None
         return None
     with torch.random.fork_rng(devices=[]):
         own = without_whitening(make_backbone(settings.backbone, size)).state_dict()
+    own_code = settings.backbone.name if is_user_code(settings.backbone.name) else None
     if source == LIBRARY:
-        name = settings.backbone.name
-        if is_user_code(name):
-            raise BadInput(f"--init library is for networks of torchvision and timm; {name} is code of your own")
-        found = library_weights(name, size)
+        if own_code is not None:
+            raise BadInput(f"--init library is for networks of torchvision and timm; {own_code} is code of your own")
+        found = library_weights(settings.backbone.name, size)
     elif is_library(source) and not source.endswith(RANDOM):
         found = library_weights(source, size)
     elif is_name(source):
-        found = without_whitening(load_encoder(source).network).state_dict()
+        named = own_code if source.startswith(HUB) else None
+        found = without_whitening(load_encoder(source, backbone=named).network).state_dict()
     else:
         source = str(expanduser(source).absolute())
-        own_code = settings.backbone.name if is_user_code(settings.backbone.name) else None
         found = weights_at(Path(source), own_code)
     fitted = match_state_dict(own, found, f"--init {source}")
     weights = {name: value.detach().to(own[name].dtype) for name, value in fitted.weights.items()}
@@ -100,6 +101,8 @@ def weights_at(path: Path, own_code: str | None = None) -> dict[str, Tensor]:
         newest = checkpoint_path(run, "last")
         return read_own_weights(run) if newest.name == WEIGHTS else encoder_state(read_state(newest))
     if not path.is_file():
+        if not path.suffix and path.parent == Path.cwd():  # a word
+            find_run(path.name)  # which names the nearest
         raise BadInput(
             f"there is nothing to start from at --init {str(path)!r}; give a file of weights, the directory of a run, "
             f"'library' for the weights of torchvision or timm, or another encoder's name"

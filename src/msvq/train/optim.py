@@ -57,6 +57,18 @@ def make_optimiser(
 def load_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Take the averages of a saved state that is built like the optimiser's; all else follows from the settings."""
     optimiser.load_state_dict({**state, "param_groups": optimiser.state_dict()["param_groups"]})
+    lay_out_averages(optimiser)
+
+
+def lay_out_averages(optimiser: torch.optim.Optimizer) -> None:
+    """Let averages lie in memory as their parameters do; the layout differs between devices, and with compiling.
+
+    Fused kernels go through both side by side: a processor's takes for granted that they lie alike, a card's insists.
+    """
+    for p, averages in optimiser.state.items():
+        for key, value in averages.items():
+            if value.shape == p.shape and value.stride() != p.stride():
+                averages[key] = torch.empty_like(p).copy_(value)
 
 
 def check_optimiser(method: Method, name: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from msvq.config.adapt import fill_from_data, fit_to_data, fit_vote
-from msvq.config.budget import limit_warmup
+from msvq.config.budget import limit_looks, limit_warmup
 from msvq.config.build import build_method, make_augment
 from msvq.config.resolve import Flags
 from msvq.config.settings import Settings
@@ -222,6 +222,8 @@ def prepare(
     if config.train.steps is not None:
         epochs = -(-config.train.steps // len(loader))
         config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
+    if keep is not None and "evaluate.every" not in keep:
+        config = limit_looks(config)
     return config, method, loader, notes
 
 

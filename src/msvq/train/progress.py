@@ -10,20 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from msvq.evaluate.results import percent
 from msvq.runs.checkpoint import LAST
-from msvq.runs.metrics import LOGGED_DIGITS, Standing
+from msvq.runs.metrics import Standing
 from msvq.train.callbacks import Line, Logger, TrainerCallback
 from msvq.train.trainer import StepOutput, Trainer
 
 REST = 50  # times what the last page took, between two of them: they take 2 % of a run at most
 BAR, TIME = 10, len(" 00:00:00 left")
-# What of the measurements is shown, in this order.
-SHOWN = {
-    "knn_top1": "kNN {:.1f} %",
-    "knn_top1_best": " (best {:.1f})",
-    "rank": "rank {:.1f}",
-    "feature_spread": "  spread {:.3f}",
-}
 
 
 class Clock:
@@ -109,7 +103,7 @@ class TrainingDisplay(TrainerCallback):
             self._move(trainer, loss)
             return {}
         left = timedelta(seconds=round(self.clock.seconds_left(trainer) or 0))
-        facts = "  ".join([_epoch(trainer), *describe(trainer, loss), f"{left} left"])
+        facts = "  ".join([_epoch(trainer), *describe(trainer, loss).values(), f"{left} left"])
         self.console.print(facts, soft_wrap=True)
         return {}
 
@@ -123,23 +117,31 @@ class TrainingDisplay(TrainerCallback):
             return
         facts, epoch = describe(trainer, loss), _epoch(trainer)
         fixed = len(epoch) + BAR + 2 * len(str(trainer.total_steps)) + TIME + 6
-        while len(facts) > 1 and fixed + len("  ".join(facts)) > self.console.width:  # the time left is worth more
-            facts.pop()
-        self.bar.update(self.task, completed=trainer.step, description=epoch, facts="  ".join(facts))
+        for name in ("speed", "best", "spread", "loss"):  # the time left is worth more, and what was reached
+            if fixed + len("  ".join(facts.values())) > self.console.width and len(facts) > 1:
+                facts.pop(name, None)
+        self.bar.update(self.task, completed=trainer.step, description=epoch, facts="  ".join(facts.values()))
 
 
 def _epoch(trainer: Trainer) -> str:
     return f"epoch {trainer.epoch}/{trainer.settings.epochs}"
 
 
-def describe(trainer: Trainer, loss: float) -> list[str]:
-    """The loss, what was last measured and when, and how fast it goes; the most important first."""
-    known = [key for key in SHOWN if key in trainer.measured]
-    if "knn_top1" in known:  # what needs no labels stays in the log
-        known = [key for key in known if key.startswith("knn")]
-    now = trainer.measured_at == trainer.epoch
-    if not now and "knn_top1_best" in known:
-        known.remove("knn_top1_best")
-    measured = "".join(SHOWN[key].format(round(trainer.measured[key], LOGGED_DIGITS)) for key in known)
-    when = "" if now or not known else f" after epoch {trainer.measured_at}" if trainer.measured_at else " untrained"
-    return [f"loss {loss:.3f}", *([measured + when] if known else []), f"{trainer.images_per_second:.0f} pictures/s"]
+def describe(trainer: Trainer, loss: float) -> dict[str, str]:
+    """The loss, what was last measured and when, and how fast it goes, by their names."""
+    facts, measured = {"loss": f"loss {loss:.3f}"}, trainer.measured
+    if "knn_top1" in measured:  # what needs no labels stays in the log
+        facts["kNN"] = f"kNN {percent(measured['knn_top1'])}{_when(trainer, 'knn_top1')}"
+        if "knn_top1_best" in measured and not _when(trainer, "knn_top1"):
+            facts["best"] = f"(best {percent(measured['knn_top1_best'])})"
+    elif "rank" in measured:
+        facts["rank"] = f"rank {measured['rank']:.1f}{_when(trainer, 'rank')}"
+        if "feature_spread" in measured:
+            facts["spread"] = f"spread {measured['feature_spread']:.3f}"
+    return {**facts, "speed": f"{trainer.images_per_second:.0f} pictures/s"}
+
+
+def _when(trainer: Trainer, key: str) -> str:
+    """After which epoch it was measured, where that is not the last one."""
+    epoch = trainer.measured_at[key]
+    return "" if epoch == trainer.epoch else f" after epoch {epoch}" if epoch else " untrained"

@@ -14,6 +14,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.core.files import FINISHED, is_run, write_text
 from msvq.core.launch import is_main_process, num_processes
+from msvq.core.ordinary_files import read_ordinary
 from msvq.core.schema import Change, MayChange, diff
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import is_path
@@ -154,7 +155,7 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
     environment = saved.path / "environment.json"
     if environment.is_file():
         try:
-            known = dict(json.loads(environment.read_text(encoding="utf-8")))
+            known = dict(json.loads(read_ordinary(environment)))
             resumed = list(known.get("resumed", []))
         except (ValueError, TypeError, RecursionError):
             raise BadInput(f"{environment} is damaged; restore it, or remove it to go on without") from None

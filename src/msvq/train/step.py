@@ -12,6 +12,7 @@ from msvq.core.runtime import or_too_large
 from msvq.model.norm import SplitBatchNorm2d, check_sync_batchnorm
 from msvq.model.queue import Queue
 from msvq.model.teacher import Network, memory_format
+from msvq.train.optim import lay_out_averages
 
 VARIANTS = 64  # of one network's code: sizes of crops, student and teacher, groups of batch norm
 
@@ -68,7 +69,10 @@ def enough_memory(device: torch.device, batch_size: int, accumulate: int) -> Abs
 
 
 def compile_networks(
-    method: nn.Module, device: torch.device, announce: Callable[[str], None] = lambda sentence: None
+    method: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    device: torch.device,
+    announce: Callable[[str], None] = lambda sentence: None,
 ) -> None:
     """Compile the backbones of a method's networks, which happens when they are first used.
 
@@ -83,6 +87,7 @@ def compile_networks(
         for network in networks:
             network.leave_uncompiled()
         method.to(memory_format=memory_format(method, device, compiled=False))
+        lay_out_averages(optimiser)
         reason = first_line(getattr(error, "inner_exception", error), 200)  # PyTorch's own first line only names it
         announce(
             f"note: the networks could not be compiled ({reason}), and are trained as they are; "

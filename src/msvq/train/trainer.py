@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -81,14 +81,14 @@ class Trainer:
             self.method = method.to(self.device)
             self.method.to(memory_format=memory_format(method, self.device, settings.compile))
         self.ddp_method = wrap_ddp(self.method)
-        if settings.compile:
-            compile_networks(self.method, self.device, announce)
         self.optimiser = make_optimiser(
             self.method,
             settings.optimiser,
             weight_decay=settings.weight_decay,
             decay_norm_and_bias=settings.decay_norm_and_bias,
         )
+        if settings.compile:
+            compile_networks(self.method, self.optimiser, self.device, announce)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")  # else it does nothing
         views_seed = derive_seed(settings.seed, RandomStream.VIEWS)
         self.generator = torch.Generator().manual_seed(views_seed)  # augmentation's own
@@ -101,7 +101,7 @@ class Trainer:
         self._unread: list[Tensor] = []  # losses of the steps since then, of their parts [A]
         self.images_per_second = 0.0  # since the epoch began, or the run went on
         self.measured: dict[str, Any] = {}  # what the callbacks have last found, by the names of the log
-        self.measured_at = 0  # after which epoch
+        self.measured_at: dict[str, int] = {}  # after which epoch, by the same names
 
     @property
     def epoch(self) -> int:
@@ -199,16 +199,17 @@ class Trainer:
         """Add the losses up to that of `step` to the epoch's; raise if one is no number. Reads `others` with them."""
         if not self._unread:
             return others
-        read = torch.cat([part.view(-1) for part in (*self._unread, *others)]).cpu()
-        num = self.settings.accumulate
-        losses, values = read[: num * len(self._unread)], read[num * len(self._unread) :]
+        num, scales = self.settings.accumulate, [cast(Tensor, self.scaler._scale)] if self.scaler.is_enabled() else []
+        read = torch.cat([part.view(-1) for part in (*self._unread, *others, *scales)]).cpu()
+        last = num * len(self._unread)
+        losses, values, scale = read[:last], read[last : last + len(others)], read[last + len(others) :]
         self._unread.clear()
         for ago, parts in zip(range(len(losses) // num - 1, -1, -1), losses.split(num), strict=True):
             self.loss = sum(parts.tolist()) / num
             if not math.isfinite(self.loss):
                 self._break_down(f"the loss became {self.loss} at step {step - ago}")
             self.epoch_loss, self.epoch_steps = self.epoch_loss + self.loss, self.epoch_steps + 1
-        if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
+        if scales and float(scale) < SMALLEST_SCALE:
             self._break_down(f"gradients overflow in fp16 at step {step}, however small")
         return values.unbind()
 

@@ -32,7 +32,7 @@ def test_better_than_all_is_good() -> None:
     assert (judged.state, judged.advice) == ("good", ())
     assert judged.sentence == (
         "It works: changed copies of pictures find their originals 28.0 ± 1.0 % of the time (2.0 % before training, "
-        "12 % by a colour histogram, 6.0 % by 8 x 8 pixels)."
+        "12.0 % by a colour histogram, 6.0 % by 8 x 8 pixels)."
     )
 
 
@@ -77,10 +77,10 @@ def test_where_there_are_labels_they_decide() -> None:
     weak = judge(values(28, 2, 12), values(30, 25, 36, 26))
     assert (
         weak.state == "weak"
-        and "name 30.0 ± 1.0 % of 2,000 test pictures rightly (12 % by chance, 25 % before" in weak.sentence
+        and "name 30.0 ± 1.0 % of 2,000 test pictures rightly (12.5 % by chance, 25.0 % before" in weak.sentence
     )
     denied = judge(values(5, 2, 12), values(95, 25, 36))
-    assert denied.state == "better" and "12 % by a colour histogram" in denied.sentence
+    assert denied.state == "better" and "12.0 % by a colour histogram" in denied.sentence
 
 
 def test_a_collapse_comes_before_everything() -> None:

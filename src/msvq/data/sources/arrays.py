@@ -91,10 +91,10 @@ class ArrayImages(ImageSource):
         """Of the training pictures."""
         return min(self.train.shape[1:3])
 
-    def shorter_sides(self, positions: Sequence[int]) -> list[int]:
-        """The shorter side of each, in pixels."""
-        train, test = min(self.train.shape[1:3]), min(self.test.shape[1:3])
-        return [train if i < len(self.train) else test for i in positions]
+    def sizes(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """Width and height of each, in pixels."""
+        parts = (self.train if i < len(self.train) else self.test for i in positions)
+        return [(part.shape[2], part.shape[1]) for part in parts]
 
     def decoded(
         self, portions: Iterable[Positions], side: int, resizing: Resizing | None = None, *, workers: int | None = None

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from msvq.core.console import Display, printable
+from msvq.core.console import Display, counted, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.core.schema import MayChange, Section
@@ -107,9 +107,13 @@ class ImageSource(ABC):
         known = [side for side in self.shorter_sides(spaced_rows(len(self), 64).tolist()) if side]
         return int(np.median(known)) if known else 64
 
-    @abstractmethod
     def shorter_sides(self, positions: Sequence[int]) -> list[int]:
         """The shorter side of a few pictures in pixels; 0 where it cannot be told."""
+        return [min(size) for size in self.sizes(positions)]
+
+    @abstractmethod
+    def sizes(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """Width and height of a few pictures in pixels; zeros where they cannot be told."""
 
     @abstractmethod
     def decoded(
@@ -206,9 +210,9 @@ class EncodedSource(ImageSource):
         is_train = np.arange(len(self)) < self.num_train
         return self if name == "all" else self.select(np.flatnonzero(is_train if name == "train" else ~is_train))
 
-    def shorter_sides(self, positions: Sequence[int]) -> list[int]:
-        """By the headers alone; 0 where one cannot be read."""
-        return [min(header_size(self[i]) or (0,)) for i in positions]
+    def sizes(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """By the headers alone; zeros where one cannot be read."""
+        return [header_size(self[i]) or (0, 0) for i in positions]
 
     def decoded(
         self, portions: Iterable[Positions], side: int, resizing: Resizing | None = None, *, workers: int | None = None
@@ -258,7 +262,9 @@ class EncodedSource(ImageSource):
             unread = f"{bad:,} of {len(self):,} pictures cannot be read and are left out"
             notes.append(f"{unread}; skipped.csv says which and why")
         if closed := self.unlisted:
-            notes.append(f"{len(closed):,} folders cannot be looked into, such as {closed[0][0]!r}; see skipped.csv")
+            notes.append(
+                f"{counted(len(closed), 'folder')} cannot be looked into, such as {closed[0][0]!r}; see skipped.csv"
+            )
         about = {"notes": tuple(notes), "skipped": (*self.unlisted, *pack.skipped), "content": pack.digest}
         return self._dataset(plan, pictures, num_train, num_labelled, stream=stream, **about)
 

@@ -259,7 +259,7 @@ def list_tiny_imagenet(path: Path) -> FileImages:
     labels = [label_of[name.split(os.sep)[0]] for name in train.names] + [label_of.get(wnid, -1) for wnid in val_ids]
     names = [f"train{os.sep}{name}" for name in train.names] + [f"val{os.sep}{name}" for name in val.names]
     size_mtime, unlisted = train.size_mtime + val.size_mtime, train.unlisted + val.unlisted
-    found = WalkedFiles(names, size_mtime, train.num_others + val.num_others, unlisted=unlisted)
+    found = WalkedFiles(names, size_mtime, train.others + val.others, unlisted=unlisted)
     return replace(found.labelled(path, labels, _tiny_names(path, ids)), num_train=len(train.names)).arranged()
 
 

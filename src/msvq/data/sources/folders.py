@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from msvq.core.errors import BadInput
+from msvq.core.console import counted
+from msvq.core.errors import BadInput, shorten
 from msvq.core.files import is_run
 from msvq.data.decode import EXTENSIONS
 from msvq.data.sources.base import TEST_NAMES, EncodedSource
@@ -44,7 +46,7 @@ class WalkedFiles:
 
     names: list[str] = field(default_factory=list)
     size_mtime: list[tuple[int, int]] = field(default_factory=list)
-    num_others: int = 0
+    others: Counter[str] = field(default_factory=Counter)  # endings of files that are no pictures by their names
     num_runs: int = 0  # directories that are runs of ours, which are not looked into
     unlisted: list[tuple[str, str]] = field(default_factory=list)
 
@@ -58,7 +60,7 @@ class WalkedFiles:
             labels=np.array(labels, np.int64),
             num_train=len(self.names),
             class_names=tuple(class_names),
-            num_others=self.num_others,
+            num_others=self.others.total(),
             unlisted=tuple(self.unlisted),
         )
 
@@ -92,7 +94,8 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: WalkedFiles) 
         name = entry.name
         if name.startswith(".") or name == "__MACOSX":
             continue
-        is_picture, size_mtime = os.path.splitext(name)[1].lower() in EXTENSIONS, (-1, -1)
+        ending, size_mtime = os.path.splitext(name)[1].lower(), (-1, -1)
+        is_picture = ending in EXTENSIONS
         with suppress(OSError):  # a link to nothing or to itself: reading it gives the reason
             if entry.is_dir():
                 place = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], name)
@@ -107,7 +110,7 @@ def _walk(folder: str, prefix: str, above: tuple[str, ...], found: WalkedFiles) 
             found.names.append(prefix + name)
             found.size_mtime.append(size_mtime)
         else:
-            found.num_others += 1
+            found.others[ending] += 1
 
 
 def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) -> FileImages:
@@ -119,7 +122,8 @@ def list_folder(root: Path, *, use_labels: bool = True, keep_all: bool = False) 
     if not found.names and found.unlisted:
         raise BadInput(f"{found.unlisted[0][0]!r} {found.unlisted[0][1]}; may you read it?")
     if not found.names:
-        others = f"; it holds {found.num_others:,} files of other kinds" if found.num_others else ""
+        endings = shorten(", ".join(ending or "none" for ending, _ in found.others.most_common(3)))
+        others = f"; it holds {counted(found.others.total(), 'file')} of other kinds ({endings})" if endings else ""
         runs = " beside directories of runs, which are no data" if found.num_runs else ""
         raise BadInput(f"there are no pictures in {str(root)!r}{runs}{others}; name a folder of .jpg, .png ... files")
     parts = [name.split(os.sep) for name in found.names]

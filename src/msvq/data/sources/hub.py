@@ -1,8 +1,10 @@
 """Data sets of the Hugging Face hub, by the `datasets` library (the `hf` extra): `hf:NAME`."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -45,6 +47,8 @@ def open_hub(name: str, *, use_labels: bool = True, keep_all: bool = False) -> H
     """
     if not name.strip():
         raise BadInput("hf: takes the name of a data set of the hub, such as hf:cifar10")
+    if Path(name).exists() and not name.startswith((".", os.sep)):
+        raise BadInput(f"hf:{name} is a data set of the hub, and there is a {name!r} here; hf:./{name} is the latter")
     try:
         import datasets
     except ImportError:

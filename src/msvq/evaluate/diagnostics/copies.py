@@ -9,8 +9,7 @@ histogram, and with more of it no histogram does, though it may still be the bet
 """
 
 import io
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,21 +65,31 @@ def places_of_originals(originals: Tensor, copies: Tensor) -> Tensor:
     return places
 
 
+def pictures_to_copy(data: ImageDataset) -> tuple[ImageSplit, ImageSplit]:
+    """Held-out pictures, as many as are wanted, and others that fill up."""
+    held = data.test.subsample(NUM_PICTURES)
+    return held, data.train.subsample(NUM_PICTURES - len(held))
+
+
+def in_batches(parts: Iterable[ImageSplit]) -> Iterator[NDArray[np.uint8]]:
+    """All of their pictures."""
+    return (images for part in parts for images in part.batches_in_order(AT_ONCE))
+
+
 def measure_copies(data: ImageDataset, encoders: Mapping[str, nn.Module], features: Features) -> dict[str, Any]:
     """How often changed copies find their originals, by the encoders and by what one has without any.
 
-    Held-out pictures come first, and others fill up; `held_out` says how many of the `pictures` are such.
+    `held_out` says how many of the `pictures` are held-out ones.
     """
-
-    def encode(encoder: nn.Module, images: NDArray[np.uint8]) -> Tensor:
-        return features(encoder, ImageSplit(images, np.full(len(images), -1, np.int64)))
-
-    held = data.test.subsample(NUM_PICTURES)
-    seen = data.train.subsample(NUM_PICTURES - len(held))
-    batches = (images for part in (held, seen) for images in part.batches_in_order(AT_ONCE))
-    networks = {name: partial(encode, encoder) for name, encoder in encoders.items()}
-    recall = measure_recall(batches, {**networks, **BASELINES})
+    held, seen = pictures_to_copy(data)
+    networks = {name: encoding(encoder, features) for name, encoder in encoders.items()}
+    recall = measure_recall(in_batches((held, seen)), {**networks, **BASELINES})
     return {"pictures": len(held) + len(seen), "held_out": len(held), "recall": recall}
+
+
+def encoding(encoder: nn.Module, features: Features) -> Encode:
+    """An encoder as a function of pictures uint8 [n, H, W, 3]."""
+    return lambda images: features(encoder, ImageSplit(images, np.full(len(images), -1, np.int64)))
 
 
 def measure_recall(batches: Iterable[NDArray[np.uint8]], encoders: Mapping[str, Encode]) -> dict[str, dict[str, float]]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from msvq.core.runtime import widest_float
 from msvq.methods.base import SoftLabel
 from msvq.model.losses import similarity
 from msvq.model.relations import rows_at_once
@@ -30,13 +29,13 @@ class Tally:
         self.by_class = torch.zeros(3, 0, dtype=torch.float64)  # samples, entries found, mass on the own class
 
     def add(self, labels: Tensor, found: Tensor, mass: Tensor, entropy: Tensor) -> None:
-        """Samples, [N] each; those without a label count for the entropy alone."""
+        """Samples, [N] each, on the processor; those without a label count for the entropy alone."""
         self.num += len(labels)
-        self.entropy += float(entropy.sum(dtype=widest_float(entropy.device)))
+        self.entropy += float(entropy.sum(dtype=torch.float64))
         known = labels >= 0
         if not bool(known.any()):
             return
-        classes, values = labels[known].cpu(), torch.stack([known, found, mass])[:, known].cpu().double()
+        classes, values = labels[known], torch.stack([known, found, mass])[:, known].double()
         missing = int(classes.max()) + 1 - self.by_class.shape[1]
         if missing > 0:
             self.by_class = torch.cat([self.by_class, self.by_class.new_zeros(3, missing)], dim=1)
@@ -57,6 +56,16 @@ class Look(NamedTuple):
     entropy: Tensor
 
 
+class Seen(NamedTuple):
+    """What was seen of some samples, wherever it was computed; [n] each, but for `num_known`."""
+
+    labels: Tensor
+    found: list[tuple[str, tuple[Tensor, Tensor, Tensor]]]  # by whom, and entries found, mass, entropy
+    same: Tensor  # the queue's entries of the sample's class, whoever looks at it
+    num_known: Tensor  # the queue's entries whose class is known, []
+    apart: list[Tensor]  # how two soft labels differ, of each two
+
+
 class Audit:
     """Follows the soft labels over many batches; see `result` for what it finds."""
 
@@ -69,6 +78,7 @@ class Audit:
         self.all = Tally()
         self.queue = [0.0] * 4  # sums: labelled samples, their class in the queue; those with a share, the shares
         self.apart = [0.0] * 2  # pairs of soft labels, sum of their divergences
+        self._uncounted: list[Seen] = []  # where it was computed: an accelerator is waited for when it is asked
 
     @torch.no_grad()
     def add(self, soft_labels: Sequence[SoftLabel], labels: Tensor) -> None:
@@ -82,32 +92,36 @@ class Audit:
         size = Counter(len(soft_label.keys) for soft_label in soft_labels).most_common(1)[0][0]
         for part in _pieces(max((soft_label.keys for soft_label in soft_labels), key=len), len(labels)):
             looks = [_look(soft_label, part, labels[part]) for soft_label in soft_labels]
-            for soft_label, look in zip(soft_labels, looks, strict=True):
-                tally = self.tallies.setdefault(soft_label.name, Tally())
-                tally.add(labels[part], look.found.sum(1), look.mass, look.entropy)
-            self._add_queue(labels[part], soft_labels[0].labels)
+            found = [
+                (soft_label.name, (look.found.sum(1), look.mass, look.entropy))
+                for soft_label, look in zip(soft_labels, looks, strict=True)
+            ]
             # A slot is the same picture in every queue, so long as they are equally long.
-            self._add_together(labels[part], [look for look in looks if look.p.shape[1] == size])
+            looks = [look for look in looks if look.p.shape[1] == size]
+            union = torch.stack([look.found for look in looks]).any(0).sum(1)
+            found.append((ALL, (union, torch.stack([look.mass for look in looks]).mean(0), _entropy_of_mean(looks))))
+            apart = [_entropy_of_mean([a, b]) - (a.entropy + b.entropy) / 2 for a, b in combinations(looks, 2)]
+            keys = soft_labels[0].labels
+            same, num_known = _same_class(labels[part], keys).sum(1), (keys >= 0).sum()
+            self._uncounted.append(Seen(labels[part], found, same, num_known, apart))
 
-    def _add_queue(self, labels: Tensor, key_labels: Tensor) -> None:
-        """Count the queue's entries of the samples' classes, whoever looks at it."""
-        same = _same_class(labels, key_labels).sum(1)[labels >= 0].to(widest_float(labels.device))
-        num_known = int((key_labels >= 0).sum())
-        self.queue[0] += len(same)
-        self.queue[1] += float(same.sum())
-        if num_known:
-            self.queue[2] += len(same)
-            self.queue[3] += float(same.sum()) / num_known
-
-    def _add_together(self, labels: Tensor, looks: Sequence[Look]) -> None:
-        """Count the union of what several looks at the same slots find, and how they differ."""
-        union = torch.stack([look.found for look in looks]).any(0).sum(1)
-        mass = torch.stack([look.mass for look in looks]).mean(0)
-        self.all.add(labels, union, mass, _entropy_of_mean(looks))
-        for a, b in combinations(looks, 2):
-            divergence = _entropy_of_mean([a, b]) - (a.entropy + b.entropy) / 2
-            self.apart[0] += len(labels)
-            self.apart[1] += float(divergence.clamp_min(0).sum(dtype=widest_float(divergence.device)))
+    def _count(self) -> None:
+        """Add what was seen to the sums."""
+        for seen in self._uncounted:
+            labels = seen.labels.cpu()
+            for name, values in seen.found:
+                tally = self.all if name == ALL else self.tallies.setdefault(name, Tally())
+                tally.add(labels, *(value.cpu() for value in values))
+            same, num_known = seen.same.cpu()[labels >= 0].double(), int(seen.num_known)
+            self.queue[0] += len(same)
+            self.queue[1] += float(same.sum())
+            if num_known:
+                self.queue[2] += len(same)
+                self.queue[3] += float(same.sum()) / num_known
+            for divergence in seen.apart:
+                self.apart[0] += len(labels)
+                self.apart[1] += float(divergence.cpu().clamp_min(0).sum(dtype=torch.float64))
+        self._uncounted.clear()
 
     def result(self) -> dict[str, Any]:
         """What was found, ready for JSON; None where no sample counts. Means over samples:
@@ -121,6 +135,7 @@ class Audit:
         `num_samples`, `num_labelled`, and `by_class`: the class's number as text -> `samples`, and `found` and `mass`
         by the names above.
         """
+        self._count()
         named = {**self.tallies, ALL: self.all} if self.tallies else {}
         blind = {"found": 0.0, "mass": 0.0, "entropy": 0.0, "pushed_away": _mean(self.queue[1], self.queue[0])}
         counts = self.all.by_class[COUNT]
@@ -143,6 +158,7 @@ class Audit:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything counted so far, as plain numbers and tensors."""
+        self._count()
         tallies = {**self.tallies, ALL: self.all}
         return {
             "tallies": {name: [tally.num, tally.entropy, tally.by_class.clone()] for name, tally in tallies.items()},

@@ -1,5 +1,6 @@
 """Groups of alike pictures, and odd ones: what a folder without labels holds, as an encoder sees it."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from msvq.core.console import printable
@@ -22,7 +24,7 @@ from msvq.model.relations import rows_at_once
 ALL_AT_ONCE = 20_000  # pictures; more are learned from in batches
 TRIED = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of groups, where none is given
 SAMPLE = 2000  # pictures by which they are compared
-ROWS = 65_536
+ROWS = 8192  # compared or looked at, at a time
 
 NEIGHBOURS = 10  # whose mean distance tells how far a picture is from everything
 TELLING = 3.5  # robust deviations from which a number is a reason (Iglewicz and Hoaglin's rule for outliers)
@@ -63,8 +65,9 @@ def choose_num(features: NDArray[np.float32]) -> int:
 
 
 def find_centres(features: NDArray[np.float32], num: int, starts: int = 4) -> NDArray[np.float32]:
-    """Unit centres [num, d] of unit features, the same each time."""
+    """Unit centres [num, d] of unit features, the same each time; some are equal if fewer than `num` rows differ."""
     from sklearn.cluster import KMeans, MiniBatchKMeans
+    from sklearn.exceptions import ConvergenceWarning
 
     few = len(features) <= ALL_AT_ONCE
     learner = (
@@ -72,7 +75,10 @@ def find_centres(features: NDArray[np.float32], num: int, starts: int = 4) -> ND
         if few
         else MiniBatchKMeans(num, n_init=starts, batch_size=4096, random_state=0)
     )
-    centres = learner.fit(features).cluster_centers_.astype(np.float32)
+    # k-means adds up in the order of its threads.
+    with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of equal centres: their groups are empty
+        centres = learner.fit(features).cluster_centers_.astype(np.float32)
     unit: NDArray[np.float32] = l2_normalize(torch.from_numpy(centres)).numpy()
     return unit
 
@@ -81,8 +87,11 @@ def assign(
     features: NDArray[np.float32], centres: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The nearest centre of each row [N], and its cosine."""
-    parts = [features[start : start + ROWS] @ centres.T for start in range(0, len(features), ROWS)]
-    return np.concatenate([part.argmax(1) for part in parts]), np.concatenate([part.max(1) for part in parts])
+    found, cosines = np.zeros(len(features), np.int64), np.zeros(len(features), np.float32)
+    for start in range(0, len(features), ROWS):
+        part = features[start : start + ROWS] @ centres.T
+        found[start : start + ROWS], cosines[start : start + ROWS] = part.argmax(1), part.max(1)
+    return found, cosines
 
 
 def _sample(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -117,12 +126,16 @@ def measure_looks(
     images: NDArray[np.uint8], width: NDArray[Any], height: NDArray[Any]
 ) -> dict[str, NDArray[np.float64]]:
     """The logarithm of the contrast, and how far size, shape and colour are from the usual."""
-    pixels = images.reshape(-1, 64, 3).astype(np.float64) / 255
-    contrast = np.log(pixels.std(axis=1).mean(axis=1) + 1 / 255)
+    contrast, looks = np.zeros(len(images)), np.zeros((len(images), 4))
+    for start in range(0, len(images), ROWS):
+        part = slice(start, start + ROWS)
+        pixels = images[part].reshape(-1, 64, 3).astype(np.float64) / 255
+        contrast[part] = np.log(pixels.std(axis=1).mean(axis=1) + 1 / 255)
+        colour = pixels.mean(axis=1)
+        looks[part, :3] = colour - colour.mean(axis=1, keepdims=True)
+        looks[part, 3] = np.ptp(pixels, axis=2).mean(axis=1)
     width, height = np.maximum(width, 1), np.maximum(height, 1)
     size, shape = np.log(np.minimum(width, height)), np.log(width / height)
-    colour, saturation = pixels.mean(axis=1), np.ptp(pixels, axis=2).mean(axis=1)
-    looks = np.concatenate([colour - colour.mean(axis=1, keepdims=True), saturation[:, None]], axis=1)
     return {
         "empty": contrast,
         "size": np.abs(size - np.median(size)),

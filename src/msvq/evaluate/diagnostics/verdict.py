@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msvq.core.console import duration
 from msvq.evaluate.diagnostics.collapse import LOWER_RATE, OTHER_METHOD, Verdict, watch_for_collapse
-from msvq.evaluate.results import percent_error, standard_error
+from msvq.evaluate.results import percent, percent_error, standard_error
 
 CLEARLY = 2.0  # standard errors of a difference
 ENOUGH_STEPS = 1000  # with fewer, a run that is not good is too short before it is anything else
@@ -34,9 +34,9 @@ class Scores(NamedTuple):
     def __str__(self) -> str:
         trained, others = self.values["trained"], {title: self.values[name] for name, title in BY.items()}
         guess = {} if self.chance is None else {"by chance": self.chance}
-        rivals = ", ".join(f"{_percent(value)} {title}" for title, value in {**guess, **others}.items())
+        rivals = ", ".join(f"{percent(value)} {title}" for title, value in {**guess, **others}.items())
         error = percent_error(trained, self.num_pictures)
-        return f"{self.sentence.format(_percent(trained, error), self.num_pictures)} ({rivals})"
+        return f"{self.sentence.format(percent(trained, error), self.num_pictures)} ({rivals})"
 
     def is_clearly_above(self, first: str, second: str) -> bool:
         """Whether one is better than the other by more than chance."""
@@ -112,9 +112,3 @@ def _too_short(test: Scores, steps: int, seconds_per_step: float | None) -> Verd
         needed += f", and take about {duration(seconds)} at this pace"
         advice = f"Train longer: --budget {math.ceil(1.1 * seconds / 60) + 1}m."  # also for what is around the steps
     return Verdict("too-short", f"{steps:,} steps are {few}: {test}.{needed}.", (advice,))
-
-
-def _percent(value: float, error: float | None = None) -> str:
-    if error is not None:
-        return f"{value:.1f} ± {error:.1f} %"
-    return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %"
