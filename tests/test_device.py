@@ -717,9 +717,9 @@ def test_a_run_of_every_method_is_the_processors_in_every_precision(
     for expected, measured in zip(health_of(here), health_of(there), strict=True):
         assert measured == pytest.approx(expected, rel=1e-2, abs=1e-3)
     assert len(expected) > 3
-    # Rounded as coarsely as that, some pictures have other nearest neighbours.
+    # Rounded as coarsely as that, some pictures soon have other nearest neighbours.
     for precision in ("bf16", "fp16"):
-        assert steps_of(found[NAME, precision]) == pytest.approx(steps_of(here), rel=0.2, abs=0.05)
+        assert steps_of(found[NAME, precision])[:2] == pytest.approx(steps_of(here)[:2], rel=0.2, abs=0.05)
     scaler = load_checkpoint(found[NAME, "fp16"].path / "checkpoints")["scaler"]
     assert (scaler["scale"], scaler["_growth_tracker"]) == (FITTING_SCALE, 3)  # no update was left out
 
