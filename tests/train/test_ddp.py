@@ -33,7 +33,7 @@ SMALL_BASE = {"hidden_dim": 16, "output_dim": 8}
 # Everything in fp64, so that rounding cannot hide a difference, and MSVQ in fp32 too, as people use it.
 CASES: list[dict[str, Any]] = [
     {"name": "msvq", "num": 10},
-    {"name": "msvq", "num": 10, "precision": "fp32", "base_lr": 0.06},
+    {"name": "msvq", "num": 4, "precision": "fp32", "base_lr": 0.06},
     {"name": "msvq", "num": 3, "accumulate": 2, "options": {"warm_start": 1.0}},
     {"name": "msvq", "num": 3, "options": {"bn_splits": 2}},  # a group for each process
     {"name": "msvq", "num": 3, "options": {"bn_splits": 1}},  # one for both
