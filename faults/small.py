@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -77,7 +78,11 @@ class Child:
             except OSError as error:
                 sys.stderr.write(f"{error}\n")
                 code = 2 if error.errno else 1
+            except Exception:
+                traceback.print_exc()
             finally:
+                if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before the first was written down
+                    code = 130
                 os._exit(code)
 
     def ended(self) -> int | None:
