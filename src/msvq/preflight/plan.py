@@ -18,12 +18,14 @@ from msvq.preflight.bench import check_steps
 from msvq.preflight.estimate import ROOM, Estimate, Memory, Time, estimate
 from msvq.preflight.machine import free_disk
 from msvq.preflight.trial_run import fit_trial_to_budget
+from msvq.train.budget import BUSY_SENTENCE
 
 # Flags of a command.
 TOLD = ("recipe", "data", "data_root", "method", "backbone", "init", "epochs", "budget", "device", "precision")
 LONG = 12 * 3600.0  # seconds: longer than a night
 A_WHILE = 1800.0  # seconds that nobody waits for beside the machine
 BUDGETS = {"10m": 600.0, "20m": 1200.0, "1h": 3600.0, "8h": 28800.0}  # that are proposed instead
+SLOWER = 1.2  # times the budget
 MUCH, LITTLE = 0.1, 0.05  # of the time, for evaluation or for decoding
 WORTH_A_LINE = 600.0  # seconds that advice should save
 EPOCHS = (400, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -52,6 +54,9 @@ def plan(
     memory_needs = {**asdict(needs.memory), "needed": needs.memory.needed} if needs.memory else {}
     shorter = [] if fitted is not None else shorter_commands(flags, needs, out)
     budget = None if fitted is None else [*flags.length_note(), *fitted.describe()]
+    notes = [note for note in needs.notes if f"note: {note}" not in (budget or ())]
+    if flags.seconds is not None and needs.time.total > SLOWER * flags.seconds and BUSY_SENTENCE not in notes:
+        notes.append(f"steps took longer when they were timed again: {BUSY_SENTENCE}")
     return {
         **needs.facts,
         "seconds": {**asdict(needs.time), "total": needs.time.total},
@@ -61,7 +66,7 @@ def plan(
         "shorter": shorter,
         "budget": budget,
         "command": pretrain_command(flags, out, download=needs.absent),
-        "notes": [note for note in needs.notes if f"note: {note}" not in (budget or ())],
+        "notes": notes,
     }
 
 
