@@ -176,6 +176,19 @@ def test_the_plan_shows_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert told in out.replace("\n", " ")
 
 
+def test_a_plan_by_time_pays_for_packing_and_is_told_where_it_is_slower(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pictures: Path
+) -> None:
+    words = ["plan", "--data", str(pictures), "--budget", "2m", "--steps", "3", *flags("backbone.width=4")]
+    monkeypatch.setattr("msvq.preflight.plan.SLOWER", 0.0)
+    code, out, err = answer(capsys, *words)
+    assert code == 0, err
+    assert "timed again: the machine is busy" in " ".join(out.split())
+    monkeypatch.setattr("msvq.preflight.trial_run.time_packing", lambda data, workers: 119.0)
+    code, _, err = answer(capsys, *words)
+    assert code == 2 and "the time is too short" in err
+
+
 def test_less_evaluation() -> None:
     (line,) = advice(imagined(peak=1e9, seconds=3000, evaluation=3000))
     assert line == "evaluation takes 50% of the run: --set evaluate.every=10 saves some 45 min"
