@@ -138,7 +138,7 @@ def open_features(
 
 
 def check_work(index: Index, num: int) -> None:
-    """Raise if comparing every picture with `num` others would take days."""
+    """Raise if comparing every picture with `num` others would take hours."""
     most = int(MOST_WORK / index.features.size)
     if num > most:
         raise BadInput(
