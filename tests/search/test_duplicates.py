@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.search.conftest import Says, save_arrays
-from tests.search.test_same_picture import photograph
+from tests.search.test_same_picture import photograph, saved, square
 
 import msvq
+from msvq.core.console import Display
 from msvq.search import duplicates
-from msvq.search.duplicates import _best_of, compare_pairs, find_duplicates
+from msvq.search.duplicates import _best_of, compare_pairs, find_candidates, find_duplicates
+from msvq.search.index import unit_rows
 from msvq.search.inputs import Inputs, open_files
 
 
@@ -60,6 +62,25 @@ def test_planted_copies_are_found_by_command(says: Says, small_run: msvq.Run, al
     links = sorted(into.rglob("*.*"))
     assert len(links) == 12
     assert all(link.resolve().parent == album.resolve() for link in links)
+
+
+def test_crops_are_found_whatever_the_features_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    wholes = [photograph(seed) for seed in range(40)]
+    crops = [whole.crop((place, 48 - place, 112 + place, 160 - place)) for place, whole in enumerate(wholes)]
+    squares = np.stack([square(saved(image, 40)) for image in (*wholes, *crops)])
+    features = unit_rows(np.random.default_rng(0).standard_normal((80, 64), np.float32))
+    planted = {(row, 40 + row) for row in range(40)}
+    found = {(one, other) for one, other in find_candidates(features, squares, Display()).T.tolist()}
+    assert len(planted & found) >= 39
+    monkeypatch.setattr(duplicates, "MOST_PARTED", 79)
+    assert len(planted & {(a, b) for a, b in find_candidates(features, squares, Display()).T.tolist()}) < 39
+
+
+def test_no_picture_is_proposed_as_its_own_crop(monkeypatch: pytest.MonkeyPatch) -> None:
+    squares = np.tile(square(photograph(0)), (9, 1, 1, 1))
+    pairs = duplicates._likely_crops(squares, Display())
+    assert (pairs[0] != pairs[1]).all()
+    assert np.bincount(pairs[0], minlength=9).max() <= duplicates.NEIGHBOURS
 
 
 def test_alike_pictures_are_listed_only_when_asked_for(says: Says, small_run: msvq.Run, album: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_picture_that_vanished_meanwhile_is_not_odd(
 def test_neighbours_that_may_be_missed_are_told_to_whoever_asks(
     small_run: msvq.Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"EXACT": 20, "CELL": 10, "PROBED": 2, "SAMPLE": 20}.items():
+    for name, value in {"EXACT": 20, "CELL": 10, "PROBED": 2, "SAMPLE": 200}.items():
         monkeypatch.setattr(neighbours, name, value)
     for found in (
         small_run.outliers(data=photos),

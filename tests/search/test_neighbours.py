@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from msvq.core.console import Display
 from msvq.search import neighbours
 from msvq.search.index import unit_rows
-from msvq.search.neighbours import nearest_neighbours
+from msvq.search.neighbours import nearest_neighbours, nearest_rows
 from msvq.search.search import nearest
 
 
@@ -39,6 +39,21 @@ def test_cells_find_nearly_all_neighbours(monkeypatch: pytest.MonkeyPatch) -> No
     expected = features @ features.T
     np.fill_diagonal(expected, -2)
     best = np.argsort(-expected, axis=1)[:, :5]
+    assert np.mean([len(set(a) & set(b)) / 5 for a, b in zip(found.tolist(), best.tolist(), strict=True)]) > 0.95
+
+
+def test_queries_are_looked_up_among_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(12, 6))
+    features = unit_rows((centres[generator.integers(0, 12, 600)] + 0.2 * generator.normal(size=(600, 6))).astype("f4"))
+    queries = unit_rows(features[:50] + 0.01 * generator.normal(size=(50, 6)).astype("f4"))
+    best = np.argsort(-(queries @ features.T), axis=1)[:, :5]
+    cosines, rows = nearest_rows(features, queries, 5, Display(), "comparing")
+    np.testing.assert_array_equal(rows, best)
+    np.testing.assert_allclose(cosines, np.einsum("nd,nkd->nk", queries, features[rows]), atol=1e-6)
+    for name, value in {"EXACT": 100, "CELL": 40, "PROBED": 4, "SAMPLE": 300}.items():
+        monkeypatch.setattr(neighbours, name, value)
+    _, found = nearest_rows(features, queries, 5, Display(), "comparing")
     assert np.mean([len(set(a) & set(b)) / 5 for a, b in zip(found.tolist(), best.tolist(), strict=True)]) > 0.95
 
 

@@ -19,14 +19,25 @@ from msvq.core.errors import BadInput
 from msvq.data.decode import Unreadable, read_content
 from msvq.data.sources.base import EncodedSource, ImageSource, Positions
 from msvq.data.to_rgb import fit_square
-from msvq.search.findings import Cell, Findings, fill_folder, has_collapsed, make_card, open_features
+from msvq.search.findings import Cell, Findings, fill_folder, make_card, open_features
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
-from msvq.search.neighbours import approximation_notes, nearest_neighbours
+from msvq.search.neighbours import approximation_notes, nearest_neighbours, nearest_rows
 from msvq.search.page import Card, Group
-from msvq.search.same_picture import CHANGES, PAIRS, SIDE, compare, turn_invariant
+from msvq.search.same_picture import (
+    CHANGES,
+    PAIRS,
+    PARTS,
+    SIDE,
+    colours_of_parts,
+    colours_of_wholes,
+    compare,
+    turn_invariant,
+)
 
-NEIGHBOURS = 6  # of each picture that are compared with it, by features and by thumbnails
+NEIGHBOURS = 6  # of each picture that are compared with it, by features, by thumbnails, and by parts
+ROWS = 4096  # pictures that are described at a time
+MOST_PARTED = 100_000  # pictures up to which the parts of each are looked at; of more they need gigabytes
 PORTION = 64  # pictures that are decoded at a time
 BEST, EXACT, ALIKE = "best", "exact", "alike"
 COLUMNS = ("group", "kind", "file", "class", "copy_of", "cosine")
@@ -60,10 +71,10 @@ def find_duplicates(
     display = display or Display()
     if threshold is not None and not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as 0.98, not {threshold}")
-    encoder, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
+    _, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
     notes = [*approximation_notes(len(index))]
-    if has_collapsed(encoder, index):
-        notes.append("the encoder has collapsed, or the pictures are all the same, so cropped copies may be missed")
+    if len(index) > MOST_PARTED:
+        notes.append(f"of more than {MOST_PARTED:,} pictures no parts are compared, so a weak encoder may miss crops")
     squares, is_read = read_squares(index, display)
     pairs = find_candidates(index.features, squares, display)
     pairs = pairs[:, is_read[pairs].all(0)]
@@ -103,16 +114,36 @@ def read_squares(index: Index, display: Display) -> tuple[NDArray[np.uint8], NDA
 
 
 def find_candidates(features: NDArray[np.float32], squares: NDArray[np.uint8], display: Display) -> Pairs:
-    """Pairs of rows that may be one picture: near by features, near by thumbnails however turned, or equal squares."""
+    """Pairs of rows that may be one picture: near by features, by thumbnails however turned, a part, or equal."""
     num = len(features)
     found = [_equal_squares(squares)]
     if num > 1:
-        descriptors = np.concatenate([turn_invariant(squares[start : start + 4096]) for start in range(0, num, 4096)])
-        for vectors, task in ((features, "comparing features"), (descriptors, "comparing thumbnails")):
+        thumbnails = _described(turn_invariant, squares)
+        for vectors, task in ((features, "comparing features"), (thumbnails, "comparing thumbnails")):
             _, rows = nearest_neighbours(vectors, NEIGHBOURS, display, task)
             found.append(np.stack([np.repeat(np.arange(num), rows.shape[1]), rows.reshape(-1)]))
+    if 1 < num <= MOST_PARTED:
+        found.append(_likely_crops(squares, display))
     pairs = np.sort(np.concatenate(found, axis=1), axis=0)
     return np.stack(np.divmod(np.unique(pairs[0] * num + pairs[1]), num))
+
+
+def _likely_crops(squares: NDArray[np.uint8], display: Display) -> Pairs:
+    """Each picture with those of which it looks like a part: features of a weak encoder do not tell."""
+    wholes, parts = (_described(describe, squares) for describe in (colours_of_wholes, colours_of_parts))
+    _, rows = nearest_rows(parts, wholes, NEIGHBOURS + PARTS, display, "comparing parts")
+    owners = rows // PARTS
+    seen = np.tril(owners[:, :, None] == owners[:, None, :], -1).any(2)
+    others = ~seen & (owners != np.arange(len(owners))[:, None])
+    row, place = np.nonzero(others & (others.cumsum(1) <= NEIGHBOURS))
+    return np.stack([row, owners[row, place]])
+
+
+def _described(
+    describe: Callable[[NDArray[np.uint8]], NDArray[np.float32]], squares: NDArray[np.uint8]
+) -> NDArray[np.float32]:
+    """Some squares at a time."""
+    return np.concatenate([describe(squares[start : start + ROWS]) for start in range(0, len(squares), ROWS)])
 
 
 def _equal_squares(squares: NDArray[np.uint8]) -> Pairs:

@@ -26,17 +26,28 @@ def nearest_neighbours(
     Above EXACT rows the time would grow with their square, so each is compared with the cells around it alone.
     """
     total = len(features)
-    num = min(num, total - 1)
-    cosines, rows = np.zeros((total, num), np.float32), np.zeros((total, num), np.int64)
     for note in approximation_notes(total):
         display.note(note)
-    with display.task(task, total) as advance:
-        for members, pool in _cells(features, num + 1):
+    return _without_self(*nearest_rows(features, features, min(num, total - 1) + 1, display, task))
+
+
+def nearest_rows(
+    features: NDArray[np.float32], queries: NDArray[np.float32], num: int, display: Display, task: str
+) -> tuple[NDArray[np.float32], Positions]:
+    """Cosines and rows [Q, num] of the unit features [N, d] most like each unit query [Q, d], nearest first.
+
+    Exact for as many comparisons as EXACT pictures with each other; beyond, in cells.
+    """
+    total = len(features)
+    num = min(num, total)
+    cosines, rows = np.zeros((len(queries), num), np.float32), np.zeros((len(queries), num), np.int64)
+    with display.task(task, len(queries)) as advance:
+        for members, pool in _cells(features, queries, num):
             there = features if len(pool) == total else np.array(features[pool])
             for start in range(0, len(members), QUERIES):
                 asked = members[start : start + QUERIES]
-                scores, places = nearest(there, np.array(features[asked]), num + 1)
-                cosines[asked], rows[asked] = _without_self(scores, pool[places], asked)
+                cosines[asked], places = nearest(there, np.array(queries[asked]), num)
+                rows[asked] = pool[places]
                 advance(len(asked))
     return cosines, rows
 
@@ -51,29 +62,36 @@ def approximation_notes(total: int) -> tuple[str, ...]:
     )
 
 
-def _cells(features: NDArray[np.float32], least: int) -> Iterator[tuple[Positions, Positions]]:
-    """Rows that are looked up together, and those that they are compared with: `least` or more."""
+def _cells(
+    features: NDArray[np.float32], queries: NDArray[np.float32], least: int
+) -> Iterator[tuple[Positions, Positions]]:
+    """Queries that are looked up together, and the rows that they are compared with: `least` or more."""
     total = len(features)
-    if total <= EXACT:
-        yield np.arange(total), np.arange(total)
+    if total * len(queries) <= EXACT**2:
+        yield np.arange(len(queries)), np.arange(total)
         return
-    sample = np.sort(np.random.default_rng(0).choice(total, SAMPLE, replace=False))
-    own, _ = assign(features, find_centres(features[sample], total // CELL, starts=1))
-    cells = np.split(np.argsort(own, kind="stable"), np.flatnonzero(np.diff(np.sort(own))) + 1)
-    members = [part for cell in cells for part in np.array_split(cell, -(-len(cell) // LARGEST))]
-    centres = unit_rows(np.array([features[some].mean(axis=0) for some in members]))
-    sizes = np.array([len(some) for some in members])
-    for some, similarity in zip(members, centres @ centres.T, strict=True):
-        around = np.argsort(-similarity, kind="stable")
+    sample = np.sort(np.random.default_rng(0).choice(total, min(SAMPLE, total), replace=False))
+    centres = find_centres(features[sample], max(1, total // CELL), starts=1)
+    parts = [part for _, cell in _grouped(features, centres) for part in np.array_split(cell, -(-len(cell) // LARGEST))]
+    middles = unit_rows(np.array([features[some].mean(axis=0) for some in parts]))
+    sizes = np.array([len(some) for some in parts])
+    for cell, asked in _grouped(queries, centres):
+        around = np.argsort(-(middles @ centres[cell]), kind="stable")
         enough = max(PROBED, int(np.searchsorted(np.cumsum(sizes[around]), least)) + 1)
-        yield some, np.sort(np.concatenate([members[cell] for cell in around[:enough]]))
+        yield asked, np.sort(np.concatenate([parts[place] for place in around[:enough]]))
 
 
-def _without_self(
-    scores: NDArray[np.float32], rows: Positions, asked: Positions
-) -> tuple[NDArray[np.float32], Positions]:
-    """Each row's answers [n, k + 1] without the row itself, or without the last where equals came before it."""
-    own = rows == asked[:, None]
+def _grouped(vectors: NDArray[np.float32], centres: NDArray[np.float32]) -> Iterator[tuple[int, Positions]]:
+    """Each centre that is the nearest of some rows, and these rows."""
+    nearest_centre, _ = assign(vectors, centres)
+    order = np.argsort(nearest_centre, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(nearest_centre[order])) + 1):
+        yield int(nearest_centre[rows[0]]), rows
+
+
+def _without_self(scores: NDArray[np.float32], rows: Positions) -> tuple[NDArray[np.float32], Positions]:
+    """Each row's answers [N, k + 1] without the row itself, or without the last where equals came before it."""
+    own = rows == np.arange(len(rows))[:, None]
     own[~own.any(1), -1] = True
     shape = (len(rows), rows.shape[1] - 1)
     return scores[~own].reshape(shape), rows[~own].reshape(shape)
