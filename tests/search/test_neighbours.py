@@ -46,7 +46,7 @@ def test_queries_are_looked_up_among_other_rows(monkeypatch: pytest.MonkeyPatch)
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(12, 6))
     features = unit_rows((centres[generator.integers(0, 12, 600)] + 0.2 * generator.normal(size=(600, 6))).astype("f4"))
-    queries = unit_rows(features[:50] + 0.01 * generator.normal(size=(50, 6)).astype("f4"))
+    queries = unit_rows((features[:50] + 0.01 * generator.normal(size=(50, 6))).astype(np.float32))
     best = np.argsort(-(queries @ features.T), axis=1)[:, :5]
     cosines, rows = nearest_rows(features, queries, 5, Display(), "comparing")
     np.testing.assert_array_equal(rows, best)

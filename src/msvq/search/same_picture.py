@@ -81,8 +81,8 @@ def _compare_whole(a: Tensor, b: Tensor) -> Tensor:
     unit_a, unit_b = _centred_unit(a), _centred_unit(b)
     pixels, place = torch.stack([(unit_a * _turned(unit_b, code)).sum((1, 2, 3)) for code in range(8)]).max(0)
     best = torch.empty_like(b)
-    for code in range(8):
-        best[place == code] = _turned(b[place == code], code)
+    for position in range(8):
+        best[place == position] = _turned(b[place == position], position)
     details = _correlation(_details(a), _details(best))
     deviation = torch.maximum(a.flatten(1).std(1), b.flatten(1).std(1))
     difference = _difference(a, best)
