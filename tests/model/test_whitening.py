@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.pretended_device import NAME, pretended_device
 
 import msvq
 from msvq.config.build import build_method
@@ -64,6 +65,15 @@ def test_it_can_be_undone() -> None:
     features, layer = correlated(), Whitening(6)
     layer.fit(features)
     torch.testing.assert_close(layer.undo(layer(features)).float(), features, rtol=1e-3, atol=1e-3)
+
+
+def test_it_can_be_undone_where_the_layer_is_on_a_device_without_doubles() -> None:
+    """Features come from a file, and the network is where it computes."""
+    features, layer = correlated(), Whitening(6)
+    layer.fit(features)
+    whitened = layer(features)
+    with pretended_device(lacks=(torch.float64,)):
+        torch.testing.assert_close(layer.to(NAME).undo(whitened).float(), features, rtol=1e-3, atol=1e-3)
 
 
 def test_a_checkpoint_between_two_looks_has_the_layer_of_its_own_features(tmp_path: Path) -> None:

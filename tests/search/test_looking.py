@@ -26,7 +26,7 @@ from msvq.data.patterns import make_patterns
 from msvq.evaluate.diagnostics.groups import assign, choose_num, explain, find_centres, robust_deviations
 from msvq.model.backbones import BackboneSettings, make_backbone
 from msvq.model.whitening import Whitened, without_whitening
-from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze
+from msvq.runs.encoder import LoadedEncoder, Preprocessing, freeze, load_run_encoder
 from msvq.search import classifier, findings, neighbours, outliers
 from msvq.search.classifier import LinearClassifier, fit_classifier, load_classifier, out_of_fold, save_classifier
 from msvq.search.clusters import cluster_pictures
@@ -350,21 +350,19 @@ def test_chance_is_not_called_accuracy() -> None:
     assert fit_classifier(features, generator.integers(0, 2, 200), ("a", "b"), "key").accuracy < 62
 
 
-def test_a_saved_classifier_is_the_same_and_of_its_encoder_alone() -> None:
+def test_a_saved_classifier_is_the_same() -> None:
     made = LinearClassifier(("cät", "<dog>"), np.eye(2, 3, dtype="f4"), np.array([1, 2], np.float32), 90.0, 4, "key")
     path = save_classifier("cat-or-dog", made)
-    found = load_classifier("cat-or-dog", "key")
+    found = load_classifier("cat-or-dog")
     np.testing.assert_array_equal(found.weight, made.weight)
-    assert (found.class_names, found.accuracy) == (made.class_names, 90.0)
-    with pytest.raises(BadInput, match="another encoder"):
-        load_classifier("cat-or-dog", "other")
+    assert (found.class_names, found.accuracy, found.encoder_key) == (made.class_names, 90.0, "key")
     with pytest.raises(BadInput, match="there are cat-or-dog"):
-        load_classifier("cats", "key")
+        load_classifier("cats")
     with pytest.raises(BadInput, match="no name for a classifier"):
         save_classifier("../x", made)
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(BadInput, match="is damaged"):
-        load_classifier("cat-or-dog", "key")
+        load_classifier("cat-or-dog")
 
 
 def test_pictures_are_classified_saved_and_exported(says: Says, small_run: msvq.Run, photos: Path) -> None:
@@ -406,13 +404,15 @@ def test_examples_have_their_classes_where_folders_end_in_backslashes(
 # --- mistakes
 
 
-def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path) -> None:
+def test_mistakes_get_one_sentence_before_anything_is_embedded(
+    says: Says, small_run: msvq.Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flat, one, empty = (tmp_path / name for name in ("flat", "one", "empty"))
     flat.mkdir()
     for number in range(4):
         shutil.copy(photos / "beach" / f"0{number}.png", flat)
     shutil.copytree(photos, one)
-    for path in sorted((one / "city").glob("*.png"))[1:]:
+    for path in sorted((one / "city").iterdir())[1:]:
         path.unlink()
     shutil.copytree(photos, empty)
     (empty / "none").mkdir()
@@ -423,12 +423,16 @@ def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path
     two.mkdir()
     for number in range(2):
         shutil.copy(photos / "beach" / f"0{number}.png", two)
-    cases: list[tuple[list[object], str]] = [
-        (["outliers", "--num", 99], "--num 99 is more than the 30 pictures"),
+    seen_late: list[tuple[list[object], str]] = [
         (["outliers", "--data", two], "2 pictures are too few to tell which are odd"),
+        (["classify", "--examples", unread], "the class 'city' has no readable picture"),
         (["select", "--num", 31], "--num 31 is more than the 30 pictures"),
-        (["select", "--num", 3, "--near", "nowhere.png"], "--near 'nowhere.png' is no file"),
         (["cluster", "--num", 31], "--num 31 is more than the 30 pictures"),
+    ]
+    seen_early: list[tuple[list[object], str]] = [
+        (["outliers", "--num", 99], "--num 99 is more than the 32 pictures"),
+        (["select", "--num", 99], "--num 99 is more than the 32 pictures"),
+        (["select", "--num", 3, "--near", "nowhere.png"], "--near 'nowhere.png' is no file"),
         (["cluster", "--num", 1], "at least 2, not 1"),
         (["cluster", "--num", 2, "--into", flat], "holds something already"),
         (["mislabelled", "--data", flat], "has no labels to judge"),
@@ -437,11 +441,17 @@ def test_mistakes_get_one_sentence(says: Says, small_run: msvq.Run, photos: Path
         (["classify", "--examples", flat], "names no classes"),
         (["classify", "--examples", one], "the class 'city' has one example"),
         (["classify", "--examples", empty], "the class 'none' has no picture"),
-        (["classify", "--examples", unread], "the class 'city' has no readable picture"),
         (["classify", "--examples", photos, "--onnx", "x.pt"], "should end in .onnx"),
         (["classify", "--examples", photos, "--save", "a/b"], "no name for a classifier"),
+        (["select", "--num", 3, "--avoid", "nowhere.png"], "--avoid 'nowhere.png' is no file"),
+        (["cluster", "--num", 20], "take at most 14"),
+        (["select", "--num", 14, "--avoid", "beach/03.png", "--avoid", "beach/04.png"], "take at most 12"),
     ]
-    for (command, *words), expected in cases:
+    for (command, *words), expected in (*seen_late, *seen_early):
+        if (command, *words) == tuple(seen_early[0][0]):
+            monkeypatch.setattr("msvq.search.findings.MOST_WORK", 14.5 * 32 * small_run.metadata.feature_dim)
+            for module in ("findings", "classify"):
+                monkeypatch.setattr(f"msvq.search.{module}.open_index", lambda *_: pytest.fail("embeds already"))
         data = [] if "--data" in words else ["--data", photos]
         code, said, error = says(str(command), small_run.path, *data, *map(str, words))
         assert (code, said) == (2, ""), command
@@ -476,6 +486,12 @@ def test_features_that_hardly_differ_are_a_collapse(photos: Path, whiten: bool, 
     source = Inputs(encoder, str(photos)).open_source()
     index = open_index(source, encoder, Display())
     assert has_collapsed(encoder, index) == (noise < 1)
+
+
+def test_a_classifier_serves_on_every_device(small_run: msvq.Run) -> None:
+    encoder = load_run_encoder(small_run)
+    other = encoder.to("cpu", "bf16")
+    assert encoder.weights_key == other.weights_key and encoder.key != other.key
 
 
 def test_of_few_pictures_all_are_listed(says: Says, small_run: msvq.Run, photos: Path) -> None:

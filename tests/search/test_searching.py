@@ -22,6 +22,7 @@ from tests.search.test_embedding import counting
 import msvq
 from msvq.core.array_cache import ArrayCache, map_checked
 from msvq.core.console import Display
+from msvq.core.errors import BadInput
 from msvq.core.files import indexes
 from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_run_encoder
@@ -139,6 +140,26 @@ def test_several_queries_by_name_and_as_json(says: Says, small_run: msvq.Run, tm
     answers = json.loads(said)["answers"]
     assert [answer["found"][0]["name"] for answer in answers] == ["train 3", "train 4"]
     assert all(len(answer["found"]) == 2 for answer in answers)
+
+
+def test_any_number_of_queries_is_looked_up_some_at_a_time(
+    small_run: msvq.Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sorted(photos.rglob("*.png"))[:9]
+    inputs = Inputs(small_run, str(photos))
+    asked: list[str | Path] = [*files, "city/20.png", files[0]]
+    expected = searching.search(inputs, asked, top=4)
+    for name, value in {"QUERIES": 2, "FILES": 2, "PAGE_GROUPS": 5, "PAGE_PICTURES": 10}.items():
+        monkeypatch.setattr(searching, name, value)
+    page = tmp_path / "found.html"
+    found = searching.search(inputs, asked, top=4, html=page)
+    for one, other in zip(found.answers, expected.answers, strict=True):
+        assert [hit.name for hit in one.hits] == [hit.name for hit in other.hits]
+    assert [answer.hits[0].name for answer in found.answers[:9]] == [f"{p.parent.name}/{p.name}" for p in files]
+    assert "The first 5 queries are shown." in page.read_text()
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(BadInput, match=r"text\.png' .*; name a picture that can be read"):
+        searching.search(inputs, [*files, tmp_path / "text.png"])
 
 
 def test_only_what_changed_is_embedded_again(

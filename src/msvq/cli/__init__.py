@@ -1,6 +1,5 @@
 """The command line: one thin function per command; the work is done elsewhere."""
 
-import errno
 import signal
 import sys
 import traceback
@@ -18,7 +17,7 @@ from msvq.cli import evaluate, info, pictures, pretrain, reproduce, search
 from msvq.cli.options import Stopped, app, reflowed
 from msvq.core.console import TolerantStream, say
 from msvq.core.errors import BadInput, first_line
-from msvq.core.files import home
+from msvq.core.files import home, is_disk_full
 from msvq.core.launch import is_main_process, open_closed_streams, refuse_planted_driver
 from msvq.core.version import __version__
 
@@ -115,7 +114,7 @@ def run_command(arguments: list[str]) -> int:
             raise
         if not sentence or (isinstance(error, UsageError) and not is_main_process()):  # said already
             return 2
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        if isinstance(error, OSError) and is_disk_full(error):
             sentence = _full_disk(arguments)
         elif isinstance(error, OSError) and error.filename:
             sentence = f"{error.filename}: {error.strerror}; is the path right, and may you write there?"

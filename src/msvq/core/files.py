@@ -1,6 +1,7 @@
 """Files: written whole or not at all, where one may write, and where caches are."""
 
 import csv
+import errno
 import io
 import os
 import re
@@ -112,12 +113,29 @@ def expanduser(path: str | Path) -> Path:
         return Path(path)
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether a disk, or somebody's share of it, has no space left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def disk_full_error(place: Path, needed: int, what: str, ways: str) -> BadInput:
     """The error for a disk with too little space; `what`: what takes it, and `ways` out besides freeing some."""
     free = shutil.disk_usage(place).free
     return BadInput(
         f"the disk of {str(place)!r} has {free / 1e9:.1f} GB left and {what} {needed / 1e9:.1f} GB; free some, {ways}"
     )
+
+
+def reserve(file: BinaryIO, size: int) -> None:
+    """Give a file its space on the disk now: to write to a map of it on a full one may end the process without."""
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except AttributeError:  # not on every system
+        file.truncate(size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # nor on every disk
+            raise
+        file.truncate(size)
 
 
 # --- what a run directory is, by its files alone

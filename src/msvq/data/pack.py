@@ -5,7 +5,6 @@ take 0.1 s, 100 GB a minute and a half of one core (or what the disk needs), wit
 Damage that comes while the file is mapped is noticed when it is opened the next time. A stream checks no pixels.
 """
 
-import errno
 import hashlib
 import os
 import shutil
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Advance, Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import disk_full_error, packs
+from msvq.core.files import disk_full_error, is_disk_full, packs
 from msvq.data.decode import GONE, KILLED, NO_MEMORY, PASSING, Unreadable, check_skipped, read_content
 from msvq.data.store import Names
 from msvq.data.to_rgb import Resizing
@@ -94,7 +93,7 @@ def open_pack(
             on_damage=lambda why: f"the packed pictures of {items.origin} are damaged ({why}): packing them again",
         )
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise _full(place, needed) from None
         raise
     return _to_pack(content, side, len(items), max_skipped)

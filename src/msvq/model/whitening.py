@@ -45,8 +45,9 @@ class Whitening(nn.Module):
         self.bias.copy_(-weight @ values.mean(0))
 
     def undo(self, whitened: Tensor) -> Tensor:
-        """The features that were whitened, in fp64."""
-        solved: Tensor = torch.linalg.solve(self.weight.double(), (whitened.double() - self.bias.double()).T)
+        """The features that were whitened, in fp64 on the CPU, which has it."""
+        weight, bias, values = (x.cpu().double() for x in (self.weight, self.bias, whitened))
+        solved: Tensor = torch.linalg.solve(weight, (values - bias).T)
         return solved.T
 
     def forward(self, features: Tensor) -> Tensor:

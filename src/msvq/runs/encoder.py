@@ -282,8 +282,16 @@ class LoadedEncoder:
     @cached_property
     def key(self) -> str:
         """Of the weights, the network and all else that changes the numbers."""
+        return self._digest(self.precision, self.device.type, CHUNK)
+
+    @cached_property
+    def weights_key(self) -> str:
+        """Of the weights, the network and what it is fed with, wherever it computes."""
+        return self._digest()
+
+    def _digest(self, *where: str | int) -> str:
         how = self.preprocessing.model_dump(mode="json", exclude_defaults=True)
-        facts = [how, self.precision, self.device.type, CHUNK, self._built_by()]
+        facts = [how, *where, self._built_by()]
         digest, state = hashlib.sha256(json.dumps(facts).encode()), self.network.state_dict()
         for name in sorted(state):
             digest.update(name.encode())

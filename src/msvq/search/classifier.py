@@ -36,7 +36,7 @@ class LinearClassifier:
     bias: NDArray[np.float32]  # [C]
     accuracy: float  # by cross-validation, in percent
     num_examples: int
-    encoder_key: str  # of the encoder whose features it knows
+    encoder_key: str  # `weights_key` of the encoder whose features it knows
 
     def probabilities(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Of each class [N, C], for unit features [N, d]."""
@@ -127,8 +127,8 @@ def save_classifier(name: str, classifier: LinearClassifier) -> Path:
     return path
 
 
-def load_classifier(name: str, encoder_key: str) -> LinearClassifier:
-    """Read one that was saved, if it is of this encoder."""
+def load_classifier(name: str) -> LinearClassifier:
+    """Read one that was saved."""
     path = classifier_path(name)
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("*.safetensors"))
@@ -149,6 +149,4 @@ def load_classifier(name: str, encoder_key: str) -> LinearClassifier:
             raise ValueError("shapes")
     except (SafetensorError, ValueError, KeyError, TypeError):
         raise BadInput(f"{path} is damaged; make it anew with --examples and --save {name}") from None
-    if made.encoder_key != encoder_key:
-        raise BadInput(f"the classifier {name!r} was made with another encoder; make it anew with --examples")
     return made

@@ -11,7 +11,7 @@ from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.data.sources import DataSettings, find_images
-from msvq.data.sources.base import Positions
+from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.classifier import (
     LinearClassifier,
@@ -20,7 +20,7 @@ from msvq.search.classifier import (
     load_classifier,
     save_classifier,
 )
-from msvq.search.findings import PAGE_PICTURES, Cell, Findings, make_card, open_features
+from msvq.search.findings import PAGE_PICTURES, Cell, Findings, make_card, open_features, open_pictures
 from msvq.search.index import Index, open_index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Card, Group
@@ -57,8 +57,15 @@ def classify_pictures(
         raise BadInput("give --examples, pictures of each class, or --use with the name of a saved classifier")
     if save is not None:
         classifier_path(save)
-    encoder, index = open_features(inputs, out, html, display)
-    classifier = load_classifier(use, encoder.key) if use else learn_from(str(examples), encoder, display)
+    given = load_classifier(use) if use is not None else find_examples(str(examples), display)
+    encoder, source = open_pictures(inputs, out, html, display)
+    if not isinstance(given, LinearClassifier):
+        classifier = learn_from(given, encoder, display)
+    elif given.encoder_key == encoder.weights_key:
+        classifier = given
+    else:
+        raise BadInput(f"the classifier {use!r} was made with another encoder; make it anew with --examples")
+    index = open_features(encoder, source, display)
     if save is not None:
         save_classifier(save, classifier)
     probabilities = classifier.probabilities(index.features)
@@ -67,8 +74,8 @@ def classify_pictures(
     return found
 
 
-def learn_from(examples: str, encoder: LoadedEncoder, display: Display) -> LinearClassifier:
-    """A classifier from the labelled pictures that `examples` names."""
+def find_examples(examples: str, display: Display) -> ImageSource:
+    """The labelled pictures that `examples` names, none decoded yet: two or more of each of two or more classes."""
     source = find_images(DataSettings(source=examples), display=display, keep_all=True)
     folder = expanduser(examples)
     if folder.is_dir():
@@ -78,18 +85,28 @@ def learn_from(examples: str, encoder: LoadedEncoder, display: Display) -> Linea
             raise BadInput(f"--examples: the class {printable(empty[0])!r} has no picture; put two or more into it")
     if not source.class_names or not (source.labels >= 0).any():
         raise BadInput(f"--examples {examples!r} names no classes with two examples each; it is {LAYOUT}")
-    index = open_index(source, encoder, display)
-    labels = source.labels[index.kept]
-    names = tuple(map(printable, source.class_names))
-    counts = np.bincount(labels[labels >= 0], minlength=len(names))
-    for name, count in zip(names, counts.tolist(), strict=True):
+    if len(source.class_names) < 2:
+        raise BadInput(f"--examples has the class {printable(source.class_names[0])!r} alone, and a choice takes two")
+    _check_counts(source, source.labels)
+    return source
+
+
+def _check_counts(source: ImageSource, labels: NDArray[np.int64]) -> None:
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.class_names))
+    for name, count in zip(source.class_names, counts.tolist(), strict=True):
         if count < 2:
             has = "no readable picture" if not count else "one example"
-            raise BadInput(f"--examples: the class {name!r} has {has}; give it two or more, better ten")
-    if len(names) < 2:
-        raise BadInput(f"--examples has the class {names[0]!r} alone, and a choice takes two")
+            raise BadInput(f"--examples: the class {printable(name)!r} has {has}; give it two or more, better ten")
+
+
+def learn_from(source: ImageSource, encoder: LoadedEncoder, display: Display) -> LinearClassifier:
+    """A classifier from labelled pictures."""
+    index = open_index(source, encoder, display)
+    labels = source.labels[index.kept]
+    _check_counts(source, labels)
+    features, names = np.array(index.features[labels >= 0]), tuple(map(printable, source.class_names))
     with display.busy("learning from the examples"):
-        return fit_classifier(np.array(index.features[labels >= 0]), labels[labels >= 0], names, encoder.key)
+        return fit_classifier(features, labels[labels >= 0], names, encoder.weights_key)
 
 
 def _describe(

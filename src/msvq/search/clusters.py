@@ -12,7 +12,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.evaluate.diagnostics.groups import TRIED, assign, choose_num, find_centres
 from msvq.report.pictures import class_name
-from msvq.search.findings import Cell, Findings, check_work, fill_folder, make_card, open_features
+from msvq.search.findings import Cell, Findings, check_work, fill_folder, make_card, open_features, open_pictures
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Group
@@ -50,11 +50,12 @@ def cluster_pictures(
 ) -> Clusters:
     """Put all pictures into `num` groups by k-means on unit features; None: as many as tell them apart best."""
     display = display or Display()
-    _, index = open_features(inputs, out, html, display, num=num, least=2, into=into)
+    encoder, source = open_pictures(inputs, out, html, display, num=num, least=2, into=into)
+    if num is not None:
+        check_work(encoder, source, num)
+    index = open_features(encoder, source, display, num=num)
     if num is None and len(index) <= TRIED[0]:
         raise BadInput(f"{len(index)} pictures are too few for groups; name more with --data")
-    if num is not None:
-        check_work(index, num)
     with display.busy("finding groups"):
         centres = find_centres(index.features, num or choose_num(index.features))
         assignments, cosines = assign(index.features, centres)

@@ -1,6 +1,7 @@
 """`msvq duplicates`: pictures that are there more than once, candidates by features, then each pair by its pixels."""
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -16,11 +17,12 @@ from scipy.sparse.csgraph import connected_components
 
 from msvq.core.console import Display, counted
 from msvq.core.errors import BadInput
+from msvq.core.files import disk_full_error, is_disk_full, reserve
 from msvq.data.decode import Unreadable, read_content
 from msvq.data.sources.base import EncodedSource, ImageSource, Positions
 from msvq.data.to_rgb import fit_square
-from msvq.search.findings import Cell, Findings, fill_folder, make_card, open_features
-from msvq.search.index import Index
+from msvq.search.findings import Cell, Findings, fill_folder, make_card, open_pictures
+from msvq.search.index import Index, open_index
 from msvq.search.inputs import Inputs
 from msvq.search.neighbours import approximation_notes, nearest_neighbours, nearest_rows
 from msvq.search.page import Card, Group
@@ -71,7 +73,8 @@ def find_duplicates(
     display = display or Display()
     if threshold is not None and not 0 < threshold <= 1:
         raise BadInput(f"--threshold is a cosine above 0 and at most 1, such as 0.98, not {threshold}")
-    _, index = open_features(inputs, out, html, display, into=into, refuse_collapse=False)
+    encoder, source = open_pictures(inputs, out, html, display, into=into)
+    index = open_index(source, encoder, display)  # also by a collapsed encoder: thumbnails find copies as well
     notes = [*approximation_notes(len(index))]
     if len(index) > MOST_PARTED:
         notes.append(f"of more than {MOST_PARTED:,} pictures no parts are compared, so a weak encoder may miss crops")
@@ -99,7 +102,14 @@ def read_squares(index: Index, display: Display) -> tuple[NDArray[np.uint8], NDA
     """Small squares [M, SIDE, SIDE, 3] of all pictures, in a file that is gone afterwards; and which were read."""
     shape, is_read = (len(index), SIDE, SIDE, 3), np.ones(len(index), np.bool_)
     with tempfile.TemporaryFile() as file:
-        squares = np.memmap(file, np.uint8, "w+", shape=shape)
+        try:
+            reserve(file, math.prod(shape))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            place, way_out = Path(tempfile.gettempdir()), "or point TMPDIR at another disk"
+            raise disk_full_error(place, math.prod(shape), "small squares of the pictures need", way_out) from None
+        squares = np.memmap(file, np.uint8, "r+", shape=shape)
     portions = [index.kept[start : start + PORTION] for start in range(0, len(index), PORTION)]
     start = 0
     task = display.task("looking at the pictures", len(index))

@@ -104,7 +104,7 @@ def shorten(groups: Sequence[Group], most: int) -> list[Group]:
     ]
 
 
-def open_features(
+def open_pictures(
     inputs: Inputs,
     out: Path | None,
     html: Path | None,
@@ -113,12 +113,10 @@ def open_features(
     num: int | None = None,
     least: int = 1,
     into: Path | None = None,
-    refuse_collapse: bool = True,
-) -> tuple[LoadedEncoder, Index]:
-    """The encoder and the features of all pictures, once it is clear that the results can be written.
+) -> tuple[LoadedEncoder, ImageSource]:
+    """The encoder and the pictures, once it is clear that the results can be written; none is decoded yet.
 
-    `num`: as many as a command takes with --num, from `least` on and not more than there are pictures. `into`: a folder
-    for links or copies.
+    `num`: as many as a command takes with --num, from `least` on. `into`: a folder for links or copies.
     """
     if num is not None and num < least:
         raise BadInput(f"--num is at least {least}, not {num}")
@@ -126,24 +124,35 @@ def open_features(
     inputs.check_output("--html", html, ENDINGS)
     encoder, source = inputs.open(display)
     check_folder(into, source)
+    check_enough(len(source), num)
+    return encoder, source
+
+
+def open_features(encoder: LoadedEncoder, source: ImageSource, display: Display, *, num: int | None = None) -> Index:
+    """The features of all pictures that can be read, which are at least `num`, by an encoder that tells them apart."""
     index = open_index(source, encoder, display)
-    if refuse_collapse and has_collapsed(encoder, index):
+    if has_collapsed(encoder, index):
         raise BadInput(
             f"the encoder has collapsed, or the pictures are all the same: it gives nearly the same features for all "
             f"{len(index):,}, so nothing that it finds would mean anything; take another checkpoint, or train it anew"
         )
-    if num is not None and num > len(index):
-        raise BadInput(f"--num {num:,} is more than the {len(index):,} pictures that there are; take fewer")
-    return encoder, index
+    check_enough(len(index), num)
+    return index
 
 
-def check_work(index: Index, num: int) -> None:
-    """Raise if comparing every picture with `num` others would take hours."""
-    most = int(MOST_WORK / index.features.size)
+def check_enough(there: int, num: int | None) -> None:
+    """Raise if --num asks for more pictures than there are."""
+    if num is not None and num > there:
+        raise BadInput(f"--num {num:,} is more than the {there:,} pictures that there are; take fewer")
+
+
+def check_work(encoder: LoadedEncoder, source: ImageSource, num: int, others: int = 0) -> None:
+    """Raise if comparing every picture with `num` and some others would take hours."""
+    most = int(MOST_WORK / (len(source) * encoder.feature_dim)) - others
     if num > most:
         raise BadInput(
-            f"--num {num:,} is too many for {len(index):,} pictures, each of which is compared with all of those; take "
-            f"at most {most:,}"
+            f"--num {num:,} is too many for {len(source):,} pictures, each of which is compared with all of those; "
+            f"take at most {max(0, most):,}"
         )
 
 
@@ -151,10 +160,11 @@ def has_collapsed(encoder: LoadedEncoder, index: Index) -> bool:
     """Whether all pictures of an index look the same to the encoder, by a sample of them, before any whitening."""
     if len(index) < 3:
         return False
-    features = open_index(index.source, encoder, Display(), raw=True).features
-    sample = torch.from_numpy(np.array(features[spaced_rows(len(features), SAMPLE)]))
-    network = encoder.network
-    return spread(network.whitening.undo(sample) if isinstance(network, Whitened) else sample) < SAME
+    network, rows = encoder.network, spaced_rows(len(index), SAMPLE)
+    if not isinstance(network, Whitened):
+        return spread(torch.from_numpy(np.array(index.features[rows]))) < SAME
+    raw = open_index(index.source, encoder, Display(), raw=True).features  # unit features cannot be undone
+    return spread(network.whitening.undo(torch.from_numpy(np.array(raw[rows])))) < SAME
 
 
 def make_card(index: Index, row: int, note: str) -> Card:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from msvq.core.array_cache import ArrayCache, Content, Damaged, Manifest
 from msvq.core.console import Display, printable
 from msvq.core.errors import BadInput
-from msvq.core.files import disk_full_error, indexes
+from msvq.core.files import disk_full_error, indexes, is_disk_full, reserve
 from msvq.data.decode import GONE, PASSING
 from msvq.data.pack import any_readable_again
 from msvq.data.sources.base import ImageSource, Positions
@@ -38,7 +38,6 @@ FEATURES, RAW = "features.f32", "raw.f32"
 FILES = {FEATURES: "<f4", RAW: "<f4", "kept.i64": "<i8", "stamps.i64": "<i8", "bounds.i64": "<i8", "names.u8": "u1"}
 SHARDS = ".parts"
 ROWS = 8192  # copied at a time
-FULL = (errno.ENOSPC, errno.EDQUOT)
 # What the system says of a place where nothing can be written.
 CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
 
@@ -110,7 +109,7 @@ def open_index(
     try:
         index = read_or_make(indexes())
     except OSError as error:
-        if error.errno in FULL:
+        if is_disk_full(error):
             raise _full(indexes(), len(source), encoder) from None
         if error.errno not in CLOSED:
             raise
@@ -226,16 +225,9 @@ def _fill_rows(target: NDArray[np.float32], places: Positions, blocks: Iterable[
 
 
 def _reserved(path: Path, size: int, feature_dim: int) -> "np.memmap[Any, np.dtype[np.float32]]":
-    """A file as rows of features to write. It has its space on the disk already: a map may end the process without."""
+    """A file as rows of features to write, which has its space on the disk already."""
     with path.open("wb") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size)
-        except AttributeError:  # not on every system
-            file.truncate(size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # nor on every disk
-                raise
-            file.truncate(size)
+        reserve(file, size)
     return np.memmap(path, "<f4", "r+", shape=(size // (4 * feature_dim), feature_dim))
 
 

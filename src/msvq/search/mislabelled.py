@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.data.sources.base import Positions
+from msvq.data.sources.base import ImageSource, Positions
 from msvq.report.pictures import class_name
 from msvq.search.classifier import out_of_fold
-from msvq.search.findings import Findings, make_card, open_features
+from msvq.search.findings import Findings, make_card, open_features, open_pictures
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.neighbours import approximation_notes, nearest_neighbours
@@ -40,17 +40,11 @@ def find_mislabelled(
 ) -> Mislabelled:
     """Labelled pictures that both their neighbours and an out-of-fold classifier put into another class."""
     display = display or Display()
-    _, index = open_features(inputs, out, html, display)
-    labels = index.source.labels[index.kept]
-    rows = np.flatnonzero(labels >= 0)
-    counts = np.bincount(labels[rows]) if len(rows) else np.zeros(0, np.int64)
-    usable = np.isin(labels[rows], np.flatnonzero(counts >= 2))
-    rows = rows[usable]
-    if len(np.unique(labels[rows])) < 2:
-        raise BadInput(
-            f"{index.source.title} has no labels to judge: it takes two classes with two pictures each, such as a "
-            f"subfolder per class"
-        )
+    encoder, source = open_pictures(inputs, out, html, display)
+    find_judged(source, source.labels)
+    index = open_features(encoder, source, display)
+    labels = source.labels[index.kept]
+    rows = find_judged(source, labels)
     features, given = (index.features if len(rows) == len(index) else np.array(index.features[rows])), labels[rows]
     cosines, near = nearest_neighbours(features, NEIGHBOURS, display, "comparing features")
     with display.busy("judging each label without itself"):
@@ -59,7 +53,7 @@ def find_mislabelled(
     order = np.argsort(-suspicion, kind="stable")
     order = order[suspicion[order] > 0]
     notes = [*approximation_notes(len(features))]
-    if not usable.all():
+    if len(rows) < int((labels >= 0).sum()):
         notes.append("pictures that are alone in their class are left out")
     if agrees < TRUSTED:
         notes.append(
@@ -69,6 +63,19 @@ def find_mislabelled(
     found = _describe(index, rows, order, suspicion, classes[other], near, tuple(notes))
     found.write(out, html)
     return found
+
+
+def find_judged(source: ImageSource, labels: NDArray[np.int64]) -> Positions:
+    """Rows of the labels that others have too, of two classes or more."""
+    rows = np.flatnonzero(labels >= 0)
+    counts = np.bincount(labels[rows]) if len(rows) else np.zeros(0, np.int64)
+    rows = rows[counts[labels[rows]] >= 2]
+    if len(np.unique(labels[rows])) < 2:
+        raise BadInput(
+            f"{source.title} has no labels to judge: it takes two classes with two pictures each, such as a subfolder "
+            f"per class"
+        )
+    return rows
 
 
 def neighbour_votes(cosines: NDArray[np.float32], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:

@@ -26,8 +26,6 @@ def nearest_neighbours(
     Above EXACT rows the time would grow with their square, so each is compared with the cells around it alone.
     """
     total = len(features)
-    for note in approximation_notes(total):
-        display.note(note)
     return _without_self(*nearest_rows(features, features, min(num, total - 1) + 1, display, task))
 
 

@@ -11,7 +11,7 @@ from msvq.core.console import Display
 from msvq.core.errors import BadInput
 from msvq.data.decode import IMAGE_RECORD
 from msvq.evaluate.diagnostics.groups import NEIGHBOURS, TELLING, explain, measure_oddness
-from msvq.search.findings import Findings, make_card, open_features
+from msvq.search.findings import Findings, make_card, open_features, open_pictures
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.neighbours import approximation_notes, nearest_neighbours
@@ -39,7 +39,7 @@ def find_outliers(
 ) -> Outliers:
     """The `num` pictures least like all others, the oddest first; None: fifty, or as many as there are."""
     display = display or Display()
-    _, index = open_features(inputs, out, html, display, num=num)
+    index = open_features(*open_pictures(inputs, out, html, display, num=num), display, num=num)
     if len(index) < FEWEST:
         raise BadInput(f"{len(index)} pictures are too few to tell which are odd; name more with --data")
     num = NUM if num is None else num

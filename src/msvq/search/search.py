@@ -1,6 +1,8 @@
 """`msvq search`: the pictures of a source that are most like a query, by the cosine of their features."""
 
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from msvq.core.files import expanduser
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
-from msvq.search.findings import NOTEBOOK_GROUPS, NOTEBOOK_PICTURES, make_card, shorten
+from msvq.search.findings import NOTEBOOK_GROUPS, NOTEBOOK_PICTURES, PAGE_GROUPS, PAGE_PICTURES, make_card, shorten
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
 from msvq.search.page import (
@@ -31,8 +33,13 @@ from msvq.search.page import (
 
 TITLE = "Similar pictures"
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
+QUERIES = 256  # looked up at a time
+FILES = 64  # of those that are no pictures of the source, decoded at a time
 # Of a page: pictures beside one that is clicked on, how many more it holds for that, and how often one can go on.
 NEAR, FURTHER, ROUNDS = 6, 240, 3
+
+
+Query = Path | int  # a file, or the position of a picture of the source
 
 
 @dataclass(frozen=True)
@@ -112,13 +119,17 @@ def search(
         raise BadInput("there is nothing to search for; name a picture with --query")
     inputs.check_output("--html", html, ENDINGS)
     encoder, source = inputs.open(display)
-    asked = [_find("--query", str(query), source) for query in queries]
+    asked = find_queries("--query", list(map(str, queries)), source)
     files = list(dict.fromkeys(query for query in asked if isinstance(query, Path)))
     file_features = _embed_files("--query", files, encoder)
     index = open_index(source, encoder, display)
     features = [file_features[q] if isinstance(q, Path) else _indexed_feature("--query", q, index) for q in asked]
-    with display.busy("searching"):
-        scores, rows = nearest(index.features, np.stack(features), top)
+    with display.task("searching", len(features)) as advance:
+        found_rows = []
+        for start in range(0, len(features), QUERIES):
+            found_rows.append(nearest(index.features, np.stack(features[start : start + QUERIES]), top))
+            advance(len(found_rows[-1][0]))
+    scores, rows = (np.concatenate(part) for part in zip(*found_rows, strict=True))
     answers, groups = [], []
     for query, place, *matches in zip(map(str, queries), asked, scores.tolist(), rows.tolist(), strict=True):
         hits = tuple(index.match(row, score) for score, row in zip(*matches, strict=True))
@@ -133,39 +144,43 @@ def search(
     return found
 
 
-def embed_queries(option: str, queries: Sequence[str], index: Index, encoder: LoadedEncoder) -> NDArray[np.float32]:
-    """Unit features [Q, d] of pictures that an option names: files, or pictures of the source by their names."""
-    asked = [_find(option, query, index.source) for query in queries]
-    files = _embed_files(option, list(dict.fromkeys(q for q in asked if isinstance(q, Path))), encoder)
+def find_queries(option: str, queries: Sequence[str], source: ImageSource) -> list[Query]:
+    """The pictures that an option names, before any is embedded."""
+    paths = list(map(expanduser, queries))
+    names = {query for query, path in zip(queries, paths, strict=True) if not path.is_file()}
+    # In one pass, as there may be many of both. What we have written has escapes for odd letters.
+    places = {name: place for place, name in enumerate(source.names) if name in names} if names else {}
+    if missing := names - places.keys():
+        escaped = [(printable(name), place) for place, name in enumerate(source.names)]
+        alike = Counter(name for name, _ in escaped if name in missing)
+        places |= {name: place for name, place in escaped if alike[name] == 1}
+    for query, path in zip(queries, paths, strict=True):
+        if query in names and query not in places:
+            folder, no_file = "is a folder, which --data takes", "is no file, nor the name of a picture there"
+            kind = folder if query and path.is_dir() else no_file
+            raise BadInput(f"{option} {query!r} {kind}; name a picture, such as {source.names[0]!r}")
+    return [places[query] if query in names else path for query, path in zip(queries, paths, strict=True)]
+
+
+def embed_queries(option: str, asked: Sequence[Query], index: Index, encoder: LoadedEncoder) -> NDArray[np.float32]:
+    """Unit features [Q, d] of the pictures that an option named."""
+    files = _embed_files(option, list(dict.fromkeys(query for query in asked if isinstance(query, Path))), encoder)
     found = [files[query] if isinstance(query, Path) else _indexed_feature(option, query, index) for query in asked]
     return np.array(found, np.float32).reshape(len(found), index.features.shape[1])
 
 
-def _find(option: str, query: str, source: ImageSource) -> Path | int:
-    """The file that a query names, or the position of the picture of that name."""
-    path = expanduser(query)
-    if path.is_file():
-        return path
-    try:
-        return source.names.index(query)
-    except ValueError:
-        shown = [index for index, name in enumerate(source.names) if printable(name) == query]
-        if len(shown) == 1:  # as it stands in what we have written, where odd letters are escapes
-            return shown[0]
-        folder, no_file = "is a folder, which --data takes", "is no file, nor the name of a picture there"
-        kind = folder if query and path.is_dir() else no_file
-        raise BadInput(f"{option} {query!r} {kind}; name a picture, such as {source.names[0]!r}") from None
-
-
 def _embed_files(option: str, paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
     """Unit features [d] of files, read in a process of their own: a query may be any file."""
-    if not paths:
-        return {}
     how = encoder.preprocessing
-    (result,) = open_files(paths).decoded([np.arange(len(paths))], how.side, how.resizing, workers=1)
-    for index, reason in result.reasons.items():
-        raise BadInput(f"{option} {str(paths[index])!r} {reason}; name a picture that can be read")
-    return dict(zip(paths, unit_rows(encoder(result.rows)), strict=True))
+    found: dict[Path, NDArray[np.float32]] = {}
+    portions = [np.arange(start, min(start + FILES, len(paths))) for start in range(0, len(paths), FILES)]
+    with closing(open_files(paths).decoded(portions, how.side, how.resizing, workers=1)) as results:
+        for portion, result in zip(portions, results, strict=True):
+            some = paths[portion[0] : portion[-1] + 1]
+            for place, reason in result.reasons.items():
+                raise BadInput(f"{option} {str(some[place])!r} {reason}; name a picture that can be read")
+            found.update(zip(some, unit_rows(encoder(result.rows)), strict=True))
+    return found
 
 
 def _indexed_feature(option: str, position: int, index: Index) -> NDArray[np.float32]:
@@ -182,12 +197,15 @@ def _positions(groups: Sequence[Group]) -> list[int]:
 
 
 def _write_html(path: Path, index: Index, found: Searched) -> None:
-    first = _positions(found.groups)
+    groups = shorten(found.groups[:PAGE_GROUPS], PAGE_PICTURES)
+    first = _positions(groups)
     further = _find_further(index, np.searchsorted(index.kept, first).tolist())
     positions = [*first, *shown(further.values())]
     files = files_of(index.source, positions) | {-1 - place: str(file) for place, file in enumerate(found.files)}
     sentence = f"{found.sentence} A click on a picture leads to those most like it."
-    write_page(path, TITLE, sentence, found.groups, found.thumbnails(positions), files, further=further)
+    if len(found.groups) > PAGE_GROUPS:
+        sentence += f" The first {PAGE_GROUPS} queries are shown."
+    write_page(path, TITLE, sentence, groups, found.thumbnails(positions), files, further=further)
 
 
 def _find_further(index: Index, rows: list[int]) -> dict[int, Group]:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from msvq.core.console import Advance, Display
 from msvq.data.sources.base import Positions
-from msvq.search.findings import Findings, check_work, make_card, open_features
+from msvq.search.findings import Findings, check_work, make_card, open_features, open_pictures
 from msvq.search.index import Index
 from msvq.search.inputs import Inputs
 from msvq.search.page import Group
-from msvq.search.search import embed_queries
+from msvq.search.search import embed_queries, find_queries
 
-ROWS = 65_536  # compared at a time
+ROWS, OTHERS = 65_536, 256  # compared at a time
 NEAR_SHARE, NEAR_LEAST = 0.25, 4  # a choice near examples is among this share of all, or so many times its size
 
 
@@ -42,10 +42,16 @@ def select_pictures(
     `near`: pictures like which to choose. `avoid`: pictures that count as chosen already, such as those with labels.
     """
     display = display or Display()
-    encoder, index = open_features(inputs, out, html, display, num=num)
-    check_work(index, num)
-    wanted = embed_queries("--near", list(map(str, near)), index, encoder)
-    unwanted = embed_queries("--avoid", list(map(str, avoid)), index, encoder)
+    encoder, source = open_pictures(inputs, out, html, display, num=num)
+    check_work(encoder, source, num, len(near) + len(avoid))
+    to_be_near, to_avoid = (
+        find_queries(option, list(map(str, names)), source) for option, names in (("--near", near), ("--avoid", avoid))
+    )
+    index = open_features(encoder, source, display, num=num)
+    wanted, unwanted = (
+        embed_queries("--near", to_be_near, index, encoder),
+        embed_queries("--avoid", to_avoid, index, encoder),
+    )
     pool = choose_pool(index.features, wanted, unwanted, num)
     features = index.features if len(pool) == len(index) else np.array(index.features[pool])
     with display.task("choosing pictures", num) as advance:
@@ -67,15 +73,7 @@ def farthest_first(
     those before (the last entry beyond them: of the row that remains the least covered). Gonzalez's greedy choice:
     the least covered is at most twice as far as it would be by the best choice.
     """
-    nearest = np.full(len(features), -2, np.float32)
-
-    def cover(centre: NDArray[np.float32]) -> None:
-        for start in range(0, len(features), ROWS):
-            part = slice(start, start + ROWS)
-            np.maximum(nearest[part], features[part] @ centre, out=nearest[part])
-
-    for centre in covered:
-        cover(centre)
+    nearest = nearest_cosines(features, covered)
     chosen: list[int] = []
     cosines: list[float] = []
     for _ in range(num):
@@ -86,10 +84,21 @@ def farthest_first(
             row = int(np.argmin(nearest))
         cosines.append(float(nearest[row]))
         chosen.append(row)
-        cover(features[row])
+        np.maximum(nearest, nearest_cosines(features, features[row : row + 1]), out=nearest)
         advance(1)
     cosines.append(float(nearest.min()))
     return np.array(chosen, np.int64), np.array(cosines, np.float32)
+
+
+def nearest_cosines(features: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of each unit feature [N, d] with the nearest of some others [M, d]: [N]; -2 if there are none."""
+    found = np.full(len(features), -2, np.float32)
+    for start in range(0, len(features), ROWS):
+        part = features[start : start + ROWS]
+        for first in range(0, len(others), OTHERS):
+            best = (part @ others[first : first + OTHERS].T).max(1)
+            np.maximum(found[start : start + ROWS], best, out=found[start : start + ROWS])
+    return found
 
 
 def choose_pool(
@@ -98,10 +107,8 @@ def choose_pool(
     """Rows to choose from: all, or those most like any wanted feature and less like an unwanted one."""
     if not len(wanted):
         return np.arange(len(features))
-    near = np.concatenate([(features[s : s + ROWS] @ wanted.T).max(1) for s in range(0, len(features), ROWS)])
-    if len(unwanted):
-        against = np.concatenate([(features[s : s + ROWS] @ unwanted.T).max(1) for s in range(0, len(features), ROWS)])
-        near = np.where(against > near, near - 2, near)
+    near, against = nearest_cosines(features, wanted), nearest_cosines(features, unwanted)
+    near = np.where(against > near, near - 2, near)
     size = min(len(features), max(NEAR_LEAST * num, round(NEAR_SHARE * len(features))))
     return np.sort(np.argsort(-near, kind="stable")[:size])
 

@@ -14,7 +14,7 @@ from msvq.data.sources.base import ImageSource, Positions
 from msvq.data.store import spaced_rows
 from msvq.evaluate.diagnostics.embedding_map import embed_in_plane, to_unit_square
 from msvq.report.pictures import encode_picture, shrink
-from msvq.search.neighbours import nearest_neighbours
+from msvq.search.neighbours import approximation_notes, nearest_neighbours
 from msvq.search.page import PORTION, QUALITY, THUMBNAIL, decoding_side
 from msvq.search.search import nearest
 
@@ -35,6 +35,8 @@ class ViewerColumns:
 
 def find_viewer_columns(features: NDArray[np.float32], display: Display) -> ViewerColumns:
     """A map and neighbours of unit features [N, d], which may be mapped from disk."""
+    for note in approximation_notes(len(features)):
+        display.note(note)
     cosines, rows = nearest_neighbours(features, NEIGHBOURS, display, "comparing features")
     with display.busy("drawing the map"):
         return ViewerColumns(arrange(features), cosines, rows)

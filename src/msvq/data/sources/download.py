@@ -1,6 +1,5 @@
 """An official archive, onto the disk: downloaded so that it can be continued, unpacked so that it can do no harm."""
 
-import errno
 import gzip
 import hashlib
 import os
@@ -22,7 +21,7 @@ from urllib.request import Request, urlopen
 
 from msvq.core.console import Display
 from msvq.core.errors import BadInput
-from msvq.core.files import check_no_link, lock
+from msvq.core.files import check_no_link, is_disk_full, lock
 
 TIMEOUT = 30.0  # seconds without an answer
 TRIES = 5  # connections per call
@@ -103,7 +102,7 @@ def _alone(archive: Archive, root: Path, display: Display, needed: int | None = 
         with lock(place, on_busy=lambda: display.note(busy)):
             yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_disk_full(error):
             why = error.strerror or error
             raise BadInput(f"cannot work in {root} ({why}); mend that or choose another folder") from None
         part.unlink(missing_ok=True)
