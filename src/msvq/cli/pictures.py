@@ -3,7 +3,6 @@
 import inspect
 import json
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +11,7 @@ from rich.console import Console
 from typer import Option
 
 from msvq.cli import options as opt
-from msvq.cli.options import app, resumable
-from msvq.cli.search import Page, Split, show_table, tell_skipped
+from msvq.cli.search import Page, over_inputs, show_table, tell_skipped
 from msvq.core.console import Display
 
 if TYPE_CHECKING:
@@ -23,23 +21,6 @@ if TYPE_CHECKING:
 Into = Annotated[
     Path | None, Option(help="A new folder to fill with a folder of links (or copies) per group.", metavar="DIR")
 ]
-
-
-def open_inputs(
-    encoder: opt.EncoderName,
-    data: opt.Source = None,
-    data_root: opt.Root = None,
-    split: Split = "all",
-    download: opt.Download = False,
-    checkpoint: opt.Checkpoint = "last",
-    device: opt.Device = None,
-    precision: opt.ExactPrecision = None,
-    backbone: opt.EncoderBackbone = None,
-) -> "Inputs":
-    """An encoder and pictures, by the options that all of these commands have."""
-    from msvq.search.inputs import Inputs
-
-    return Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
 
 
 def _outputs(
@@ -54,35 +35,25 @@ def _outputs(
 def over_pictures(command: Callable[..., "Findings"]) -> Callable[..., None]:
     """Register a command: given the inputs, where to write, and options of its own, it gives back what to print.
 
-    The options of `open_inputs` and `_outputs` are put around its own.
+    The options of `_outputs` stand behind all others.
     """
-    before, behind = (dict(inspect.signature(shared).parameters) for shared in (open_inputs, _outputs))
-    passed = ("inputs", "outputs")
-    own = {name: one for name, one in inspect.signature(command).parameters.items() if name not in passed}
-    parameters = {"encoder": before.pop("encoder"), **own, **before, **behind}
+    outputs = inspect.signature(_outputs).parameters
+    own = [one for name, one in inspect.signature(command).parameters.items() if name != "outputs"]
 
-    @wraps(command)
-    def work(**given: Any) -> None:
-        with resumable():
-            inputs = open_inputs(**{name: given[name] for name in ("encoder", *before)})
-            display = Display(Console(stderr=True))
-            chosen = {name: given[name] for name in (*own, "out", "html")}
-            found = command(inputs=inputs, display=display, **chosen)
+    def work(*, top: int, as_json: bool, **given: Any) -> None:
+        found = command(display=Display(Console(stderr=True)), **given)
         written = [given.get(name) for name in ("out", "html", "into", "onnx")]
         if given.get("save"):
             from msvq.search.classifier import classifier_path
 
             written.append(classifier_path(given["save"]))
-        show_findings(found, given["top"], written, as_json=given["as_json"])
+        show_findings(found, top, written, as_json=as_json)
 
-    # Typer and the reference read options from these.
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    ordered = [one.replace(kind=keyword) for one in parameters.values()]
-    work.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
-    work.__annotations__ = {name: one.annotation for name, one in parameters.items()}
-    del work.__wrapped__
-    app.command()(work)
-    return work
+    work.__name__, work.__doc__, work.__module__ = command.__name__, command.__doc__, command.__module__
+    work.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    )
+    return over_inputs(work, last=list(outputs.values()))
 
 
 def show_findings(found: "Findings", top: int, files: list[Path | None], *, as_json: bool) -> None:

@@ -1,10 +1,11 @@
 """Commands that use an encoder: features to a file, similar pictures, exports for other tools."""
 
+import inspect
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +16,7 @@ from msvq.cli.options import app, resumable
 from msvq.core.console import Display, counted, printable
 
 if TYPE_CHECKING:
+    from msvq.search.inputs import Inputs
     from msvq.search.search import Searched
 
 Split = Annotated[
@@ -23,10 +25,8 @@ Split = Annotated[
 Page = Annotated[Path | None, Option("--html", help="Write a page with thumbnails, to open in a browser.")]
 
 
-@app.command()
-def embed(
+def open_inputs(
     encoder: opt.EncoderName,
-    out: Annotated[Path, Option(help="The file to write: .npz, .parquet or .csv.", show_default=False)],
     data: opt.Source = None,
     data_root: opt.Root = None,
     split: Split = "all",
@@ -35,6 +35,46 @@ def embed(
     device: opt.Device = None,
     precision: opt.ExactPrecision = None,
     backbone: opt.EncoderBackbone = None,
+) -> "Inputs":
+    """An encoder and pictures, by the options that all of these commands have."""
+    from msvq.search.inputs import Inputs
+
+    return Inputs(
+        encoder=encoder,
+        data=data,
+        data_root=data_root,
+        split=split,
+        download=download,
+        checkpoint=checkpoint,
+        device=device,
+        precision=precision,
+        backbone=backbone,
+    )
+
+
+def over_inputs(command: Callable[..., None], *, last: Sequence[inspect.Parameter] = ()) -> Callable[..., None]:
+    """Register a command that is given `inputs`: the options of `open_inputs` stand behind its own, before the `last`."""
+    shared = dict(inspect.signature(open_inputs).parameters)
+    own = {name: one for name, one in inspect.signature(command).parameters.items() if name != "inputs"}
+    parameters = [shared["encoder"], *own.values(), *list(shared.values())[1:], *last]
+
+    def work(**given: Any) -> None:
+        with resumable():
+            command(inputs=open_inputs(**{name: given.pop(name) for name in shared}), **given)
+
+    # Typer and the reference read options from these.
+    work.__name__, work.__doc__, work.__module__ = command.__name__, command.__doc__, command.__module__
+    ordered = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    work.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    work.__annotations__ = {one.name: one.annotation for one in parameters}
+    app.command()(work)
+    return work
+
+
+@over_inputs
+def embed(
+    inputs: "Inputs",
+    out: Annotated[Path, Option(help="The file to write: .npz, .parquet or .csv.", show_default=False)],
     batch_size: Annotated[
         int, Option(help="Pictures at once, up to 1,024; on a CPU the features are the same for any.", min=1)
     ] = 256,
@@ -52,12 +92,9 @@ def embed(
     or: msvq embed runs/photos --data ~/photos --out photos.parquet --pictures
     """
     from msvq.search import embedding
-    from msvq.search.inputs import Inputs
 
-    with resumable():
-        inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
-        display = Display(Console(stderr=True))
-        written = embedding.embed(inputs, out, pictures=pictures, batch_size=batch_size, display=display)
+    display = Display(Console(stderr=True))
+    written = embedding.embed(inputs, out, pictures=pictures, batch_size=batch_size, display=display)
     say = Display(Console()).note
     say(f"{counted(written.num, 'picture')}, {written.feature_dim:,} numbers each  {out}")
     if written.skipped:
@@ -66,24 +103,16 @@ def embed(
         say("the same command tries those again that could not be read now; the features of all others are kept")
 
 
-@app.command()
+@over_inputs
 def search(
-    encoder: opt.EncoderName,
+    inputs: "Inputs",
     query: Annotated[
         list[str],
         Option(help="A picture to look for, or the name of one in the data; or several: --query *.jpg", metavar="FILE"),
     ],
     more: Annotated[list[str] | None, Argument(metavar="[FILE]...", hidden=True)] = None,
-    data: opt.Source = None,
-    data_root: opt.Root = None,
-    split: Split = "all",
-    download: opt.Download = False,
     top: Annotated[int, Option(help="How many pictures to show.", min=1)] = 20,
     html: Page = None,
-    checkpoint: opt.Checkpoint = "last",
-    device: opt.Device = None,
-    precision: opt.ExactPrecision = None,
-    backbone: opt.EncoderBackbone = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Find the pictures that are most like a query.
@@ -92,13 +121,9 @@ def search(
     compared: nothing is approximated. Example: msvq search runs/photos --data ~/photos --query beach.jpg --html b.html
     """
     from msvq.search import search as searching
-    from msvq.search.inputs import Inputs
 
-    with resumable():
-        inputs = Inputs(encoder, data, data_root, split, download, checkpoint, device, precision, backbone)
-        found = searching.search(
-            inputs, [*query, *(more or [])], top=top, html=html, display=Display(Console(stderr=True))
-        )
+    display = Display(Console(stderr=True))
+    found = searching.search(inputs, [*query, *(more or [])], top=top, html=html, display=display)
     if as_json:
         typer.echo(json.dumps(_search_record(found), indent=1))
     else:
