@@ -202,7 +202,7 @@ def _check_pictures(contest: Contest, data_root: Path | None, *, download: bool,
             display.note(f"note: {dataset.name} has no labels, so methods are compared by the copies that they find")
         for task in contest.tasks:
             known = read_record(task.run).environment.get("data_fingerprint") if task.run.is_dir() else None
-            if known not in (None, dataset.fingerprint()):
+            if known not in (None, dataset.fingerprint):
                 raise BadInput(
                     f"the run {task.cell.name} in {str(contest.out)!r} was trained on other pictures than there are "
                     f"now in {contest.data}; choose another --out"

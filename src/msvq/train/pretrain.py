@@ -139,7 +139,7 @@ def pretrain(
             if fresh and "train.steps" in flags.named and "train.warmup_epochs" not in flags.named:
                 config = limit_warmup(config, len(loader))
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
-        check_same_on_all_ranks(config.to_yaml() + data.fingerprint() + begun + (init.sha256 if init else ""))
+        check_same_on_all_ranks(config.to_yaml() + data.fingerprint + begun + (init.sha256 if init else ""))
 
         # --- write down what is done here
         with errors_on_all_ranks():
@@ -262,7 +262,7 @@ def make_trainer(
         directory=out,
         precision=precision,
         callbacks=[*monitors, *listeners, TrainingDisplay(console)],
-        record={"settings": config.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
+        record={"settings": config.model_dump(mode="json"), "data_fingerprint": data.fingerprint},
         announce=display.note,
     )
 

@@ -140,7 +140,7 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
             f"restore their code, or start a new run in another --out"
         )
     begun = saved.state["record"].get("data_fingerprint")
-    if begun is not None and begun != data.fingerprint():
+    if begun is not None and begun != data.fingerprint:
         raise BadInput(
             f"the pictures of {data.name} have changed since the run began, so it cannot be continued exactly; "
             f"restore them, or start a new run in another --out"
