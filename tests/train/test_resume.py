@@ -172,6 +172,18 @@ def test_a_recipe_with_more_epochs_goes_on_with_a_finished_run(here: Path, says:
     assert msvq.load("run").metrics()[-1]["step"] == 4
 
 
+def test_a_run_of_a_named_length_is_asked_for_again_and_made_longer(here: Path, says: Says) -> None:
+    recipe = here / "mine.yaml"
+    recipe.write_text(recipe.read_text().replace("warmup_epochs: 0.1\n", "warmup_epochs: 5\n"))
+    words = ["--recipe", "mine.yaml", "--out", "run", "--auto-resume"]
+    for length, again in ((sets("train.steps=3"), True), (sets("train.steps=3"), False), (["--epochs", "2"], True)):
+        code, out, err = says(*words, *length)
+        assert code == 0, err
+        assert ("finished already" not in out) is again
+        assert msvq.load("run").config.train.warmup_epochs == 0.15  # a tenth of 3 steps, 2 of which are an epoch
+    assert msvq.load("run").metrics()[-1]["step"] == 4
+
+
 def test_code_that_has_gained_a_layer_gets_a_sentence(here: Path, says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "plain.py:Plain", Method)  # and it is forgotten afterwards
     Path("plain.py").write_text(PLAIN)

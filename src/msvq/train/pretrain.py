@@ -135,8 +135,7 @@ def pretrain(
         with errors_on_all_ranks():
             keep = flags.kept(config) if saved is None else None
             config, method, loader, notes = prepare(config, data, device, keep, init)
-            fresh = saved is None or flags.recipe is not None
-            if fresh and "train.steps" in flags.named and "train.warmup_epochs" not in flags.named:
+            if saved is None and "train.steps" in flags.named and "train.warmup_epochs" not in flags.named:
                 config = limit_warmup(config, len(loader))
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
         check_same_on_all_ranks(config.to_yaml() + data.fingerprint + begun + (init.sha256 if init else ""))
