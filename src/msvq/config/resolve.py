@@ -284,7 +284,7 @@ def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any], run: 
     By a length that is named, warm-up is a tenth of a new run at most (of steps, once it is known how many an epoch
     has), and of a `run` that goes on it stays.
     """
-    block, epochs, steps = values.get("train"), *(assignments.get(key) for key in LENGTH)
+    block, epochs, steps = values.setdefault("train", {}), *(assignments.get(key) for key in LENGTH)
     if epochs is not None and steps is not None:
         raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
     if not isinstance(block, dict) or (epochs is None and steps is None):
