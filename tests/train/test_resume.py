@@ -184,6 +184,15 @@ def test_a_run_of_a_named_length_is_asked_for_again_and_made_longer(here: Path, 
     assert msvq.load("run").metrics()[-1]["step"] == 4
 
 
+def test_a_run_is_not_cut_to_fewer_steps_than_it_has_made(here: Path, says: Says) -> None:
+    assert says("--recipe", "mine.yaml", "--out", "run", "--epochs", "2")[0] == 0
+    before = contents(here / "run")
+    code, _, err = says("--out", "run", "--resume", *sets("train.steps=3"))
+    assert code == 2
+    assert "cannot resume with fewer steps: the run has 4, not 3; leave the flag out" in err
+    assert contents(here / "run") == before
+
+
 def test_code_that_has_gained_a_layer_gets_a_sentence(here: Path, says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "plain.py:Plain", Method)  # and it is forgotten afterwards
     Path("plain.py").write_text(PLAIN)

@@ -147,7 +147,8 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
         )
     for path in LENGTH:
         old, new = changed.get(path, [0, 0])
-        if old is not None and new is not None and new < old:
+        old = saved.state["step"] if old is None else old  # a run of epochs has no number of steps but those it made
+        if new is not None and new < old:
             raise BadInput(
                 f"cannot resume with fewer {path.removeprefix('train.')}: the run has {old}, not {new}; "
                 f"leave the flag out, or start a new run in another --out"
