@@ -1,6 +1,7 @@
 """A run that goes on, or is finished already: what it is compared with, and what may differ."""
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from msvq.config.settings import Settings
 from msvq.core.schema import Change, MayChange
 from msvq.data.sources import open_dataset
 from msvq.methods import METHODS, Method
-from msvq.train.resume import Saved, changes_on_resume
+from msvq.train.resume import Saved, changes_on_resume, open_saved
 
 SMALL = [
     *("backbone.width=4", "data.limit=160", "data.size=16", "data.test_size=16", "train.batch_size=16"),
@@ -228,6 +229,28 @@ def test_a_run_keeps_its_optimiser() -> None:
     now = resolve(base=begun.model_dump(mode="json"), overrides=["train.optimiser=muon"])
     first = changes_on_resume(begun, now)[0]
     assert first == Change("train.optimiser", "sgd", "muon", None)
+
+
+def test_the_networks_of_a_checkpoint_do_not_stay_in_memory_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
+    loaded: list[weakref.ref[torch.Tensor]] = []
+
+    def opened(*args: Any) -> Saved:
+        saved = open_saved(*args)
+        loaded.extend(map(weakref.ref, saved.state["method"].values()))
+        return saved
+
+    monkeypatch.setattr("msvq.train.pretrain.open_saved", opened)
+    kept: list[bool] = []
+    msvq.pretrain(
+        out=tmp_path / "x",
+        resume=True,
+        epochs=2,
+        callbacks=[lambda line: kept.append(any(ref() is not None for ref in loaded))],
+    )
+    assert loaded and kept and not any(kept)
 
 
 def test_epochs_may_grow_and_that_is_recorded(tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def pretrain(
         trainer = make_trainer(config, data, method, loader, out, listeners, console)
         if saved is not None:
             go_on(trainer, saved)
+        del saved, init  # what is loaded need not stay in memory twice
         length = f"{counted(config.train.epochs, 'epoch')} of {counted(len(loader), 'step')}"
         if config.train.steps is not None:
             length = f"{counted(config.train.steps, 'step')} ({config.train.steps / len(loader):.1f} epochs)"
