@@ -247,13 +247,17 @@ class LoadedEncoder:
         *,
         batch_size: int = 500,
     ) -> NDArray[np.float32]:
-        """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or names of files."""
+        """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or names of files.
+
+        No more than `batch_size` go through the network at a time.
+        """
         if batch_size < 1:
             raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
         images = materialise(images)
         if are_paths(images):
             none, how = np.zeros((0, self.feature_dim), np.float32), self.preprocessing
-            return np.concatenate([none, *map(self, decode_files(images, how.side, how.resizing))])
+            batches = decode_files(images, how.side, how.resizing, most=batch_size)
+            return np.concatenate([none, *map(self, batches)])
         pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
         found = np.zeros((len(pictures), self.feature_dim), np.float32)
         shapes = [picture.shape for picture in pictures]
