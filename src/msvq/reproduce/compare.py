@@ -16,7 +16,7 @@ from msvq.config.budget import parse_budget
 from msvq.config.resolve import LENGTH, read_config
 from msvq.core.console import Display, counted, duration, printable, printed
 from msvq.core.errors import BadInput, unknown
-from msvq.core.files import write_text
+from msvq.core.files import expanduser, write_text
 from msvq.core.schema import parse_assignment, to_assignments
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, check_source, open_dataset
@@ -147,7 +147,7 @@ def plan_contest(
     told, chosen = [parse_assignment(text)[0] for text in overrides], tuple(dict.fromkeys(methods))
     own_length = any(key in told for key in LENGTH)
     time = budget if budget is not None or own_length else BUDGET
-    place = Path(out) if out is not None else Path("runs") / f"compare-{_word(Path(absolute(data)).stem) or 'mine'}"
+    place = expanduser(f"runs/compare-{_word(Path(absolute(data)).stem) or 'mine'}" if out is None else out)
     tasks = []
     for seed in range(seeds):  # seed by seed, so that half of it is a whole table with fewer seeds
         for name in chosen:
