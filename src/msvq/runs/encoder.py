@@ -220,12 +220,18 @@ class LoadedEncoder:
         """The network's name for others to read: the folders of a file of one's own are nobody's business."""
         return Path(self.backbone.name).name
 
+    @cached_property
+    def _networks(self) -> dict[torch.device, nn.Module]:
+        """The network by the device: it is copied to another once, however often it is asked for there."""
+        return {self.device: self.network}
+
     def to(self, device: str | None = None, precision: str | None = None) -> "LoadedEncoder":
         """The same on a device ("auto" unless named), in fp32 unless asked otherwise."""
         chosen = check_precision(precision or "fp32")
         target = resolve_device(device or "auto")
-        network = self.network if target == self.device else copy.deepcopy(self.network).to(target)
-        return replace(self, network=network, device=target, precision=resolve_precision(chosen, target))
+        if target not in self._networks:
+            self._networks[target] = copy.deepcopy(self.network).to(target)
+        return replace(self, network=self._networks[target], device=target, precision=resolve_precision(chosen, target))
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Features [n, d] of pictures uint8 [n, H, W, 3]; the same whatever the others are, in fp32 on a CPU."""
