@@ -25,9 +25,9 @@ from msvq.core.files import write_text
 from msvq.data.sources import open_dataset
 from msvq.data.store import ImageDataset
 from msvq.evaluate.baselines import BASELINES
-from msvq.evaluate.diagnostics.embedding_map import neighbours_among
 from msvq.evaluate.diagnostics.verdict import copies_found, rightly_named, verdict
 from msvq.evaluate.features import feature_function, fit_whitening
+from msvq.evaluate.knn import nearest_others
 from msvq.methods import Batch, Method
 from msvq.methods.base import Loss
 from msvq.model.heads import projector
@@ -91,9 +91,9 @@ def overrides(training: Training, side: int) -> list[str]:
 
 def leave_one_out(features: Tensor, labels: Tensor) -> float:
     """kNN accuracy in percent of each picture by all others."""
-    near, z = neighbours_among(features, NEIGHBOURS), l2_normalize(features)
-    weights = ((z[:, None] * z[near]).sum(2) / TEMPERATURE).exp()
-    votes = torch.zeros(len(z), int(labels.max()) + 1).scatter_add_(1, labels[near], weights)
+    cosines, near = nearest_others(features, NEIGHBOURS)
+    weights = (cosines / TEMPERATURE).exp()
+    votes = torch.zeros(len(near), int(labels.max()) + 1).scatter_add_(1, labels[near], weights)
     return 100 * float((votes.argmax(1) == labels).double().mean())
 
 

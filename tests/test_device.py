@@ -635,6 +635,21 @@ def test_features_are_the_same(runs: Runs, side: int) -> None:
     np.testing.assert_allclose(here, there, atol=1e-5)
 
 
+def test_the_weights_go_to_the_device_once(runs: Runs) -> None:
+    pictures = np.zeros((2, 16, 16, 3), np.uint8)
+    weights = sum(value.nbytes for value in runs.there.encoder.state_dict().values())
+    for embed in (
+        partial(msvq.load(runs.there.path).embed, device=NAME),
+        msvq.Embedder(runs.there, device=NAME).transform,
+    ):
+        went = []
+        for _ in range(3):
+            runs.counts.clear()
+            embed(pictures)
+            went.append(sum(copy.num_bytes for copy in runs.counts.to_device))
+        assert went[0] > weights > went[1] == went[2] > 0
+
+
 def test_searches_and_exports_are_the_same(runs: Runs, tmp_path: Path) -> None:
     text = [str(runs.there.path), "--data", "patterns", "--top", "3", "--device"]
     found = []

@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 
 import msvq
 from msvq.data.patterns import make_patterns
+from msvq.runs.encoder import LoadedEncoder
 
 SMALL = ["backbone.width=4", "data.limit=64", "train.batch_size=32", "method.queue_size=64"]
 
@@ -56,6 +57,21 @@ def test_features_are_those_of_the_run(run: msvq.Run, pictures: tuple[NDArray[np
     np.testing.assert_allclose(found, run.embed(pictures[0]), rtol=1e-4, atol=1e-5)
     assert list(embedder.get_feature_names_out()) == [f"embedder{i}" for i in range(32)]
     assert embedder.transform([]).shape == (0, 32)
+
+
+def test_no_more_pictures_go_through_at_a_time_than_are_asked_for(
+    run: msvq.Run, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, sizes, forward = run.embed(files[:10]), list[int](), LoadedEncoder.__call__
+
+    def counted(encoder: LoadedEncoder, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        sizes.append(len(images))
+        return forward(encoder, images)
+
+    monkeypatch.setattr(LoadedEncoder, "__call__", counted)
+    for given in (files[:10], [np.asarray(Image.open(file)) for file in files[:10]]):
+        np.testing.assert_allclose(run.embed(given, batch_size=4), expected, rtol=1e-4, atol=1e-5)
+    assert sizes == [4, 4, 2, 4, 4, 2]
 
 
 def test_tables_of_pandas_go_in_and_out(run: msvq.Run, files: list[Path]) -> None:

@@ -16,6 +16,7 @@ import msvq
 from msvq.cli import main
 from msvq.data.patterns import make_patterns
 from msvq.report.page import write_report
+from msvq.reproduce.compare import plan_contest
 
 SMALL = ["backbone.width=4", "data.limit=320", "train.batch_size=32", "method.queue_size=64", "evaluate.every=1"]
 
@@ -143,6 +144,20 @@ def test_a_report_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "page.html").read_text()
     with pytest.raises(msvq.BadInput, match="is a directory"):
         run.report(tmp_path)
+
+
+def test_what_is_written_may_be_in_the_home_directory(
+    run: msvq.Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run.report("~/page.html")
+    run.outliers(num=3, data=photos, out="~/rows.csv", html="~/rows.html")
+    run.write_features("~/features.npz", data=photos)
+    run.classify(photos, data=photos, onnx="~/classes.onnx")
+    written = ("page.html", "rows.csv", "rows.html", "features.npz", "classes.onnx")
+    assert [name for name in written if not (tmp_path / name).is_file()] == []
+    assert plan_contest(["simclr"], "patterns", out="~/contest").out == tmp_path / "contest"
+    assert not Path("~").exists()
 
 
 def test_an_export_where_one_wants_it(run: msvq.Run, tmp_path: Path) -> None:

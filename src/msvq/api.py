@@ -240,11 +240,12 @@ class Finder:
         from msvq.export.classifier import check_onnx, export_classifier
         from msvq.search.classify import classify_pictures
 
-        check_onnx(_optional_path(onnx))
+        exported = _optional_path(onnx)
+        check_onnx(exported)
         found = self._look(classify_pictures, options, examples=examples, use=use, save=save)
-        if onnx is not None:
+        if exported is not None:
             made = found.classifier
-            export_classifier(Path(onnx), found.encoder, made.weight, made.bias, made.class_names)
+            export_classifier(exported, found.encoder, made.weight, made.bias, made.class_names)
         return found
 
     def _look(self, work: Callable[..., Found], options: Mapping[str, Any], **own: Any) -> Found:
@@ -361,7 +362,7 @@ class Run(Finder, RunDir):
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the page about this run, `report.html` in its directory unless `out` is given; returns its path."""
-        return report_on([self.path], out=None if out is None else Path(out))
+        return report_on([self.path], out=_optional_path(out))
 
     def export(
         self,
@@ -383,7 +384,7 @@ class Run(Finder, RunDir):
 
 
 def _optional_path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
+    return None if path is None else expanduser(path)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,6 +126,10 @@ def test_the_warm_up_of_a_run_of_few_steps_is_a_tenth_of_it() -> None:
     assert limit_warmup(steps, 10).train.warmup_epochs == 5
 
 
+def test_a_run_whose_steps_are_taken_back_keeps_its_warm_up() -> None:
+    assert limit_warmup(resolve(data="cifar10", overrides=["train.steps=null"]), 195).train.warmup_epochs == 5
+
+
 @pytest.mark.parametrize(("options", "every"), [({"epochs": 455}, 23), ({"overrides": ["train.steps=1820"]}, 23)])
 def test_a_long_run_of_few_pictures_is_looked_at_a_few_times(options: dict[str, Any], every: int) -> None:
     small = ["backbone.width=2", "data.limit=64", "train.batch_size=16", "method.queue_size=16", "evaluate.every=5"]

@@ -236,6 +236,14 @@ def test_warm_up_follows_the_length_that_is_named(epochs: int, warmup: float) ->
     assert named.train.warmup_epochs == 7
 
 
-def test_warm_up_of_a_run_that_goes_on_stays() -> None:
-    begun = resolve(recipe="cifar10")
-    assert resolve(base=begun.model_dump(mode="json"), epochs=10).train.warmup_epochs == 5
+def test_warm_up_follows_the_length_though_the_recipe_says_nothing_of_training(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("data: {source: patterns}\n")
+    assert resolve(recipe=tmp_path / "mine.yaml", epochs=2).train.warmup_epochs == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("recipe", [None, "cifar10"])
+@pytest.mark.parametrize("length", ["train.epochs=40", "train.steps=9"])
+def test_warm_up_of_a_run_that_goes_on_stays_unless_it_is_named(recipe: str | None, length: str) -> None:
+    run = resolve(recipe="cifar10", epochs=20).model_dump(mode="json")
+    assert resolve(run, recipe=recipe, overrides=[length]).train.warmup_epochs == 2
+    assert resolve(run, recipe=recipe, overrides=[length, "train.warmup_epochs=7"]).train.warmup_epochs == 7

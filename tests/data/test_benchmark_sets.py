@@ -141,7 +141,7 @@ def test_download_unpacks_and_reads(served: Path, tmp_path: Path, name: str, cou
     assert (data.mean, data.size, data.test_size) == (facts.mean, facts.size, facts.test_size)
     (served / facts.archive.name).unlink()
     again = open_dataset(DataSettings(source=name, root=root), download=True)  # nothing is fetched twice
-    assert again.fingerprint() == data.fingerprint()
+    assert again.fingerprint == data.fingerprint
     row = next(row for row in catalogue(root) if row["name"] == name)
     assert row["where"] == str(root / facts.archive.folder)
 

@@ -105,14 +105,14 @@ def test_its_pack_is_found_again_until_the_files_change(images: Path, monkeypatc
     first = open_dataset(DataSettings(source=f"hf:{images}", workers=1))
     shutil.copyfile(images / "train/dog/1.png", images / "train/cat/0.png")
     second = open_dataset(DataSettings(source=f"hf:{images}", workers=1))
-    assert second.fingerprint() != first.fingerprint()
+    assert second.fingerprint != first.fingerprint
     assert np.array_equal(second.train.take([0]), second.train.take([6]))
 
     def refuse(*_: object) -> None:
         raise AssertionError("decoded again")
 
     monkeypatch.setattr("msvq.data.pack.Workers", refuse)
-    assert open_dataset(DataSettings(source=f"hf:{images}", workers=1)).fingerprint() == second.fingerprint()
+    assert open_dataset(DataSettings(source=f"hf:{images}", workers=1)).fingerprint == second.fingerprint
 
 
 def test_another_process_finds_the_same_pictures(images: Path) -> None:

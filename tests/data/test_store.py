@@ -1,8 +1,14 @@
 """Splits of pictures: parts, choices and batches, without copying more than is asked for."""
 
-import numpy as np
+import hashlib
+from dataclasses import replace
+from types import SimpleNamespace
 
-from msvq.data.store import ImageSplit, Names
+import numpy as np
+import pytest
+
+from msvq.data import store
+from msvq.data.store import ImageDataset, ImageSplit, Names
 
 IMAGES = np.random.default_rng(0).integers(256, size=(100, 4, 4, 3), dtype=np.uint8)
 PICTURES = ImageSplit(IMAGES, np.arange(100) % 2, Names.of(f"{i}.png" for i in range(100)))
@@ -34,3 +40,18 @@ def test_a_thinned_split_is_a_random_choice_that_keeps_every_class() -> None:
     twice = thin.subsample(10)
     assert twice.rows is not None
     assert set(twice.rows) <= set(thin.rows)
+
+
+def test_pictures_are_hashed_once_and_others_in_their_place_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[None] = []
+
+    def sha256(start: bytes) -> object:
+        hashed.append(None)
+        return hashlib.sha256(start)
+
+    monkeypatch.setattr(store, "hashlib", SimpleNamespace(sha256=sha256))
+    data = ImageDataset("x", PICTURES, PICTURES, PICTURES, ("a", "b"), (0.5,) * 3, (0.5,) * 3, size=4, test_size=4)
+    first = data.fingerprint
+    assert data.fingerprint == first and len(hashed) == 1
+    assert replace(data, mean=(0.1,) * 3).fingerprint == first
+    assert replace(data, test=PICTURES.slice(0, 9)).fingerprint != first

@@ -83,7 +83,7 @@ def test_nothing_is_packed_and_the_check_is_remembered(
 
     monkeypatch.setattr("msvq.data.pack.Workers", refuse)
     again = opened(folder)
-    assert again.fingerprint() == first.fingerprint()
+    assert again.fingerprint == first.fingerprint
     assert [name for name, _ in again.skipped] == ["train/a/03.png", "test/a/0.png"]
 
 

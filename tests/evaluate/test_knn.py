@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from msvq.data.patterns import make_patterns
 from msvq.data.store import ImageSplit
 from msvq.evaluate import knn
-from msvq.evaluate.diagnostics.gallery import choose_queries, nearest
+from msvq.evaluate.diagnostics.gallery import choose_queries
 from msvq.evaluate.features import extract_features
-from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank, suitable_k
+from msvq.evaluate.knn import knn_accuracy, knn_predict, knn_scores, last_bank, nearest, nearest_others, suitable_k
+from msvq.model import relations
 from msvq.model.resnet import ResNet
 
 
@@ -196,9 +197,38 @@ def test_queries_take_the_classes_in_turn() -> None:
 def test_nearest_comes_first() -> None:
     bank = torch.eye(4)
     query = torch.tensor([[0.1, 0.9, 0.5, 0.0]])
-    assert nearest(bank, query, 3).tolist() == [[1, 2, 0]]
-    assert nearest(bank, query, 2, own=torch.tensor([1])).tolist() == [[2, 0]]  # not the picture itself
-    assert nearest(bank, query, 6, own=torch.tensor([1])).tolist() == [[2, 0, 3]]  # nor to fill up
+    assert nearest(bank, query, 3)[1].tolist() == [[1, 2, 0]]
+    assert nearest(bank, query, 2, own=torch.tensor([1]))[1].tolist() == [[2, 0]]  # not the picture itself
+    assert nearest(bank, query, 6, own=torch.tensor([1]))[1].tolist() == [[2, 0, 3]]  # nor to fill up
+
+
+def test_neighbours_are_by_cosine_and_never_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knn, "rows_at_once", lambda bank: 4)  # so that rows come in portions
+    features = torch.randn(15, 4) * torch.rand(15, 1)
+    cosines, found = nearest_others(features, 6)
+    for row in range(15):
+        slow = torch.nn.functional.cosine_similarity(features[row], features, dim=1)
+        expected = sorted((i for i in range(15) if i != row), key=lambda i: -float(slow[i]))[:6]
+        assert found[row].tolist() == expected
+        torch.testing.assert_close(cosines[row], slow[expected])
+    for few in (0, 1, 3):
+        cosines, found = nearest_others(features[:few], 6)
+        assert cosines.shape == found.shape == (few, max(0, few - 1))
+    for odd in (torch.ones(9, 4), torch.full((9, 4), float("nan"))):
+        cosines, found = nearest_others(odd, 6)
+        assert cosines.isfinite().all() and not (found == torch.arange(9)[:, None]).any()
+
+
+def test_neighbours_of_many_are_found_without_a_matrix_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, topk = list[int](), torch.Tensor.topk
+
+    def counted(similarities: Tensor, k: int, dim: int) -> Any:
+        held.append(similarities.numel())
+        return topk(similarities, k, dim)
+
+    monkeypatch.setattr(torch.Tensor, "topk", counted)
+    nearest_others(torch.randn(3000, 4), 6)
+    assert len(held) > 1 and max(held) <= relations.PIECE["cpu"]
 
 
 def numbered(num: int) -> ImageSplit:

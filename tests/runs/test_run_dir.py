@@ -11,9 +11,11 @@ import pytest
 import msvq
 from msvq.cli import main
 from msvq.config.settings import Settings
+from msvq.core.console import Display
 from msvq.core.files import RUN_FILES, written_files
 from msvq.evaluate.protocols import PROTOCOLS
 from msvq.report.page import report_on
+from msvq.runs.beside import compare_without_labels
 from msvq.runs.run_dir import start_directory
 
 SMALL = ["backbone.width=2", "data.limit=64", "train.batch_size=32", "method.queue_size=64"]
@@ -171,6 +173,7 @@ def test_nothing_of_the_old_run_stays(run: Path) -> None:
     old.knn(k=3)
     old.linear(epochs=1, labels=0.5)
     old.analyze()
+    compare_without_labels(old, ["pixels"], display=Display())
     for name in ("tensorboard/events.out.tfevents.1.x.2.0", "eval/.knn.json.12.tmp"):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).touch()

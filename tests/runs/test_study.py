@@ -88,7 +88,7 @@ def test_a_thinned_bank_is_told_as_a_change(scene: Scene, monkeypatch: pytest.Mo
     result = json.loads((scene.path / "eval" / "knn-k-7-bank-30.json").read_text())
     assert result["protocol"] == "knn-7-t0.1/1+bank=30"
     assert (result["changes"], result["num_labels"]) == ({"k": 7, "bank": 30}, 30)
-    assert result["data_fingerprint"] == scene.data.fingerprint()
+    assert result["data_fingerprint"] == scene.data.fingerprint
     assert "knn-k-7.json" not in files(scene)
     assert (found := read_record(scene.path).result("knn")) is not None and found.changes["bank"] == 30
 

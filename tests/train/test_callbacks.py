@@ -65,6 +65,24 @@ def test_a_logger_that_fails_is_told_once_and_left(tmp_path: Path) -> None:
     assert "heard fails (the server is gone)" in warned[0]
 
 
+def test_the_run_goes_on_without_what_may_fail_alone() -> None:
+    class Broken(TrainerCallback):
+        name = "broken"
+
+        def on_log(self, line: Line) -> None:
+            raise OSError("the disk is full")
+
+    class Forgiven(Broken):
+        may_fail = True
+
+    for broken, kept in ((Broken(), True), (Forgiven(), False)):
+        said = list[str]()
+        callbacks = CallbackList([broken], said.append)
+        callbacks.on_log({"kind": "step", "step": 1})
+        assert (broken in callbacks.callbacks) is (callbacks.failure is not None) is kept
+        assert any("broken fails (the disk is full)" in sentence for sentence in said) is not kept
+
+
 def test_who_has_begun_is_ended_though_another_cannot_begin(tmp_path: Path) -> None:
     class Refused(Heard):
         def open(self, run: Path, settings: Mapping[str, Any]) -> str:

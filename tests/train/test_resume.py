@@ -1,6 +1,7 @@
 """A run that goes on, or is finished already: what it is compared with, and what may differ."""
 
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from msvq.config.settings import Settings
 from msvq.core.schema import Change, MayChange
 from msvq.data.sources import open_dataset
 from msvq.methods import METHODS, Method
-from msvq.train.resume import Saved, changes_on_resume
+from msvq.train.resume import Saved, changes_on_resume, open_saved
 
 SMALL = [
     *("backbone.width=4", "data.limit=160", "data.size=16", "data.test_size=16", "train.batch_size=16"),
@@ -172,6 +173,27 @@ def test_a_recipe_with_more_epochs_goes_on_with_a_finished_run(here: Path, says:
     assert msvq.load("run").metrics()[-1]["step"] == 4
 
 
+def test_a_run_of_a_named_length_is_asked_for_again_and_made_longer(here: Path, says: Says) -> None:
+    recipe = here / "mine.yaml"
+    recipe.write_text(recipe.read_text().replace("warmup_epochs: 0.1\n", "warmup_epochs: 5\n"))
+    words = ["--recipe", "mine.yaml", "--out", "run", "--auto-resume"]
+    for length, again in ((sets("train.steps=3"), True), (sets("train.steps=3"), False), (["--epochs", "2"], True)):
+        code, out, err = says(*words, *length)
+        assert code == 0, err
+        assert ("finished already" not in out) is again
+        assert msvq.load("run").config.train.warmup_epochs == 0.15  # a tenth of 3 steps, 2 of which are an epoch
+    assert msvq.load("run").metrics()[-1]["step"] == 4
+
+
+def test_a_run_is_not_cut_to_fewer_steps_than_it_has_made(here: Path, says: Says) -> None:
+    assert says("--recipe", "mine.yaml", "--out", "run", "--epochs", "2")[0] == 0
+    before = contents(here / "run")
+    code, _, err = says("--out", "run", "--resume", *sets("train.steps=3"))
+    assert code == 2
+    assert "cannot resume with fewer steps: the run has 4, not 3; leave the flag out" in err
+    assert contents(here / "run") == before
+
+
 def test_code_that_has_gained_a_layer_gets_a_sentence(here: Path, says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "plain.py:Plain", Method)  # and it is forgotten afterwards
     Path("plain.py").write_text(PLAIN)
@@ -207,6 +229,28 @@ def test_a_run_keeps_its_optimiser() -> None:
     now = resolve(base=begun.model_dump(mode="json"), overrides=["train.optimiser=muon"])
     first = changes_on_resume(begun, now)[0]
     assert first == Change("train.optimiser", "sgd", "muon", None)
+
+
+def test_the_networks_of_a_checkpoint_do_not_stay_in_memory_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    msvq.pretrain(out=tmp_path / "x", epochs=1, overrides=SMALL)
+    loaded: list[weakref.ref[torch.Tensor]] = []
+
+    def opened(*args: Any) -> Saved:
+        saved = open_saved(*args)
+        loaded.extend(map(weakref.ref, saved.state["method"].values()))
+        return saved
+
+    monkeypatch.setattr("msvq.train.pretrain.open_saved", opened)
+    kept: list[bool] = []
+    msvq.pretrain(
+        out=tmp_path / "x",
+        resume=True,
+        epochs=2,
+        callbacks=[lambda line: kept.append(any(ref() is not None for ref in loaded))],
+    )
+    assert loaded and kept and not any(kept)
 
 
 def test_epochs_may_grow_and_that_is_recorded(tmp_path: Path) -> None:

@@ -107,8 +107,9 @@ def fix_length(settings: Settings, steps: int, steps_per_epoch: int, *, looks: i
 
 
 def limit_warmup(settings: Settings, steps_per_epoch: int) -> Settings:
-    """Settings of a run of so many steps as they name, in which the rate rises for a tenth of it at most."""
-    most = round(WARMUP * (settings.train.steps or 0) / steps_per_epoch, 4)
+    """Settings of a run in which the rate rises for a tenth of it at most."""
+    steps = settings.train.steps or settings.train.epochs * steps_per_epoch
+    most = round(WARMUP * steps / steps_per_epoch, 4)
     return changed(settings, {"train.warmup_epochs": min(settings.train.warmup_epochs, most)})
 
 

@@ -98,7 +98,7 @@ class Flags:
             raise BadInput(
                 f"the recipe starts from weights of the network; to allow that, name it yourself: --init {begun}"
             )
-        _choose_length(values, assignments, new=from_recipe)
+        _choose_length(values, assignments, base)
         _assign_all(values, assignments)
         settings = Settings.parse(values)
         check_backbone(settings.backbone)
@@ -278,18 +278,23 @@ def _choose_backbone(values: dict[str, Any], name: str | None) -> None:
     block["name"] = name
 
 
-def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any], *, new: bool) -> None:
-    """Epochs that are named stand instead of a recipe's or a run's steps; in a new run, warm-up is a tenth at most."""
-    if "train.epochs" not in assignments:
-        return
-    if assignments.get("train.steps") is not None:
+def _choose_length(values: dict[str, Any], assignments: Mapping[str, Any], run: Mapping[str, Any] | None) -> None:
+    """Epochs that are named stand instead of a recipe's or a run's steps.
+
+    By a length that is named, warm-up is a tenth of a new run at most (of steps, once it is known how many an epoch
+    has), and of a `run` that goes on it stays.
+    """
+    block, epochs, steps = values.setdefault("train", {}), *(assignments.get(key) for key in LENGTH)
+    if epochs is not None and steps is not None:
         raise BadInput("train.epochs and train.steps both say how long a run is; give one of them")
-    block, epochs = values.get("train"), assignments["train.epochs"]
-    if not isinstance(block, dict):
+    if not isinstance(block, dict) or (epochs is None and steps is None):
         return
-    block.pop("steps", None)
+    if epochs is not None:
+        block.pop("steps", None)
     warmup = block.get("warmup_epochs", TrainSettings().warmup_epochs)
-    if new and isinstance(epochs, int) and epochs > 0 and isinstance(warmup, int | float):
+    if run is not None:
+        block["warmup_epochs"] = run["train"]["warmup_epochs"]
+    elif isinstance(epochs, int) and epochs > 0 and isinstance(warmup, int | float):
         block["warmup_epochs"] = min(warmup, WARMUP * epochs)
 
 

@@ -151,7 +151,8 @@ RUN_FILES = {
     "initial.safetensors": None,
     "encoder.safetensors": None,
     "encoder.json": None,
-    "eval": r"(knn|probe|linear|finetune|analysis)(-.+)?\.json|demo\.json|(gallery|groups|map|neighbours)(-.+)?\.npz",
+    "eval": r"(knn|probe|linear|finetune|analysis)(-.+)?\.json|(beside|demo)\.json|"
+    r"(gallery|groups|map|neighbours)(-.+)?\.npz",
     "figures": r"(knn|false_negatives|map)\.(png|svg)",
     "report.html": None,
     "skipped.csv": None,

@@ -31,8 +31,10 @@ def are_paths(images: object) -> TypeGuard[Iterable[Name]]:
     return isinstance(next(iter(images), None), str | PathLike)
 
 
-def decode_files(files: Iterable[Name], side: int, resizing: Resizing | None) -> Iterator[NDArray[np.uint8]]:
-    """The pictures in files, in batches [n, side, side, 3]: their upright centre squares.
+def decode_files(
+    files: Iterable[Name], side: int, resizing: Resizing | None, *, most: int = PORTION
+) -> Iterator[NDArray[np.uint8]]:
+    """The pictures in files, in batches [n, side, side, 3] of at most so many: their upright centre squares.
 
     One that cannot be read is an error: every file shall have its row.
     """
@@ -41,9 +43,10 @@ def decode_files(files: Iterable[Name], side: int, resizing: Resizing | None) ->
         if not isinstance(file, str | PathLike):
             raise BadInput(f"a list of files holds names and paths alone, not {file!r}")
         names.append(fspath(file))
-    starts = range(0, len(names), PORTION)
+    num = min(most, PORTION)
+    starts = range(0, len(names), num)
     with closing(Workers()) as pool:
-        found = pool.map("decode", (names[start : start + PORTION] for start in starts), side=side, resizing=resizing)
+        found = pool.map("decode", (names[start : start + num] for start in starts), side=side, resizing=resizing)
         for start, result in zip(starts, found, strict=True):
             for index, reason in result.reasons.items():
                 raise BadInput(f"{printable(str(names[start + index]))} {reason}; leave it out of the list")

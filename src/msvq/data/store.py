@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Self, overload
 
 import numpy as np
@@ -149,6 +150,7 @@ class ImageDataset:
         """Whether accuracy can be measured."""
         return len(self.labelled) > 0 and len(self.test) > 0
 
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of every picture and label, to tell whether two runs saw the same data."""
         digest = hashlib.sha256((self.content or "").encode())

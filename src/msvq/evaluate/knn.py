@@ -1,4 +1,4 @@
-"""Weighted k-nearest-neighbour accuracy, the paper's online measure."""
+"""Nearest neighbours, and the accuracy of their weighted votes: the paper's online measure."""
 
 from functools import partial
 from typing import Annotated
@@ -14,6 +14,7 @@ from msvq.core.distributed import map_sharded
 from msvq.core.schema import MayChange, Section
 from msvq.data.store import ImageSplit
 from msvq.model.losses import l2_normalize
+from msvq.model.relations import rows_at_once
 
 # For 50,000 x 10,000 x 512 and k = 200 on a CPU; groups of 6 to 16 and larger chunks measured within a tenth of these.
 GROUP = 8  # members of a group of the bank, of which the maximum is taken first
@@ -39,6 +40,28 @@ class KnnSettings(Section):
 
     k: Annotated[int, Ge(1)] = 200  # neighbours that vote
     temp: Annotated[float, Gt(0)] = 0.1  # a vote weighs exp(cosine / temperature)
+
+
+def nearest(bank: Tensor, queries: Tensor, k: int, *, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Cosines and places [M, k] of the bank's [N, d] features most like the queries [M, d], nearest first.
+
+    `own` [M] are the queries' own places in the bank, which are left out. Fewer than k give as many as there are; what
+    is not a number counts as 0. The whole [M, N] matrix is never held.
+    """
+    bank, queries = (l2_normalize(features.nan_to_num(0, 0, 0)) for features in (bank, queries))
+    k, parts = min(k, max(0, len(bank) - (own is not None))), []
+    for rows in torch.arange(len(queries)).split(rows_at_once(bank)):
+        similarities = queries[rows] @ bank.T
+        if own is not None:
+            similarities.scatter_(1, own[rows, None], -2)
+        parts.append(similarities.topk(k, dim=1))
+    cosines, places = zip(*parts, strict=True)
+    return torch.cat(cosines), torch.cat(places)
+
+
+def nearest_others(features: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosines and places [N, k] of the others most like each of the features [N, d], nearest first."""
+    return nearest(features, features, k, own=torch.arange(len(features)))
 
 
 def _top_similarities(chunk: Tensor, bank: Tensor, k: int, buffer: Tensor) -> tuple[Tensor, Tensor]:

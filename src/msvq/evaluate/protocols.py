@@ -201,7 +201,7 @@ def run_protocol(
         precision=context.precision,
         msvq=__version__,
         data=context.data.name,
-        data_fingerprint=context.data.fingerprint(),
+        data_fingerprint=context.data.fingerprint,
         transfer=transfer,
         checkpoint=checkpoint,
         step=step,

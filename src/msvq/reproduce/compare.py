@@ -16,7 +16,7 @@ from msvq.config.budget import parse_budget
 from msvq.config.resolve import LENGTH, read_config
 from msvq.core.console import Display, counted, duration, printable, printed
 from msvq.core.errors import BadInput, unknown
-from msvq.core.files import write_text
+from msvq.core.files import expanduser, write_text
 from msvq.core.schema import parse_assignment, to_assignments
 from msvq.core.user_code import is_user_code
 from msvq.data.sources import absolute, check_source, open_dataset
@@ -147,7 +147,7 @@ def plan_contest(
     told, chosen = [parse_assignment(text)[0] for text in overrides], tuple(dict.fromkeys(methods))
     own_length = any(key in told for key in LENGTH)
     time = budget if budget is not None or own_length else BUDGET
-    place = Path(out) if out is not None else Path("runs") / f"compare-{_word(Path(absolute(data)).stem) or 'mine'}"
+    place = expanduser(f"runs/compare-{_word(Path(absolute(data)).stem) or 'mine'}" if out is None else out)
     tasks = []
     for seed in range(seeds):  # seed by seed, so that half of it is a whole table with fewer seeds
         for name in chosen:
@@ -202,7 +202,7 @@ def _check_pictures(contest: Contest, data_root: Path | None, *, download: bool,
             display.note(f"note: {dataset.name} has no labels, so methods are compared by the copies that they find")
         for task in contest.tasks:
             known = read_record(task.run).environment.get("data_fingerprint") if task.run.is_dir() else None
-            if known not in (None, dataset.fingerprint()):
+            if known not in (None, dataset.fingerprint):
                 raise BadInput(
                     f"the run {task.cell.name} in {str(contest.out)!r} was trained on other pictures than there are "
                     f"now in {contest.data}; choose another --out"

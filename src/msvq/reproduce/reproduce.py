@@ -183,7 +183,7 @@ def check_pictures(sweep: Sweep, task: Task, data_root: Path | None, display: Di
     settings = task.cell.settings(data_root)
     data = open_dataset(settings.data, display=display)
     data.close()
-    ours = data.fingerprint()
+    ours = data.fingerprint
     other = next((cell for cell, pictures in known.items() if pictures != ours), None)
     if other is not None:
         where = "" if data_root is None else f" than {str(data_root)!r} has"

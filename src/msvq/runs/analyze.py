@@ -62,7 +62,7 @@ def analyze(
         settings = settings.model_copy(update={"data": settings.data.model_copy(update={"source": data})})
     dataset, _ = open_for(run, data, data_root, moved=True, display=display)
     with closing(dataset):
-        if run.environment().get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
+        if run.environment().get("data_fingerprint") not in (None, dataset.fingerprint):
             raise BadInput(
                 f"the pictures of {dataset.name} are not those of the run; "
                 f"give the right ones with --data or --data-root"
@@ -103,7 +103,7 @@ def evaluate_finished_run(
         changes |= {"bank": len(voting.labelled)} if len(voting.labelled) < len(data.labelled) else {}
         try:
             found = run_protocol("knn", subject, vote, changes, checkpoint=checkpoint, step=step)
-            found.model_copy(update={"data_fingerprint": data.fingerprint()}).save(folder)  # whoever of it has voted
+            found.model_copy(update={"data_fingerprint": data.fingerprint}).save(folder)  # whoever of it has voted
             accuracy = found.top1
         except BadInput as error:  # which stops nothing else: the rest shows what went wrong
             display.note(f"note: no kNN accuracy: {error}")

@@ -7,16 +7,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from msvq.core.console import Display
 from msvq.core.files import write_text
 from msvq.core.runtime import resolve_device
 from msvq.evaluate.diagnostics.copies import encoding, in_batches, measure_recall, pictures_to_copy
 from msvq.evaluate.diagnostics.health import effective_rank
 from msvq.evaluate.features import feature_function
+from msvq.evaluate.knn import nearest_others
 from msvq.evaluate.protocols import PRECISION
-from msvq.model.losses import l2_normalize
 from msvq.runs.encoder_names import EncoderName, find_run, load_encoder
 from msvq.runs.evaluate import load_beside, open_beside, open_for
 from msvq.runs.metrics import nan_to_none
@@ -60,7 +58,7 @@ def compare_without_labels(
                 begun = time.perf_counter()
                 features = function(network, dataset.train.subsample(NUM_PICTURES))
                 seconds = round(time.perf_counter() - begun, 2)
-            nearest.append(_nearest(features))
+            nearest.append(nearest_others(features, NEIGHBOURS)[1])
             common = (nearest[-1][:, :, None] == nearest[0][:, None]).any(2).double().mean()
             row = {"encoder": encoder.name, "num_features": encoder.feature_dim, "rank": effective_rank(features)}
             rows.append(row | {"neighbours": 100 * float(common), "seconds": seconds})
@@ -76,9 +74,3 @@ def compare_without_labels(
     if path is not None:
         write_text(path, json.dumps(record, indent=1) + "\n")
     return record, path
-
-
-def _nearest(features: Tensor) -> Tensor:
-    """The places [N, k] of each picture's nearest."""
-    unit = l2_normalize(features)
-    return (unit @ unit.T).fill_diagonal_(-2).topk(min(NEIGHBOURS, len(unit) - 1)).indices

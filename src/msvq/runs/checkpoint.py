@@ -28,18 +28,15 @@ _MISSING = object()
 class SaveInterval:
     """When a checkpoint is due: every so many steps, or after so much time ("30s", "5m", "2h")."""
 
-    def __init__(self, every: int | str, now: Callable[[], float] | None = None) -> None:
-        self.now = now or (lambda: time.monotonic())
-        self.saved_at = self.now()
+    def __init__(self, every: int | str, now: Callable[[], float] = time.monotonic) -> None:
+        self.now, self.saved_at = now, now()
         self.steps, self.seconds = parse_save_interval(every)
 
     def due(self, step: int) -> bool:
         """Whether to save after so many steps."""
         if self.steps is not None:
             return step % self.steps == 0
-        now = self.now()
-        self.saved_at = min(self.saved_at, now)  # a clock that was set back
-        return now - self.saved_at >= self.seconds
+        return self.now() - self.saved_at >= self.seconds
 
     def saved(self) -> None:
         """Note that a checkpoint was written just now."""

@@ -220,12 +220,18 @@ class LoadedEncoder:
         """The network's name for others to read: the folders of a file of one's own are nobody's business."""
         return Path(self.backbone.name).name
 
+    @cached_property
+    def _networks(self) -> dict[torch.device, nn.Module]:
+        """The network by the device: it is copied to another once, however often it is asked for there."""
+        return {self.device: self.network}
+
     def to(self, device: str | None = None, precision: str | None = None) -> "LoadedEncoder":
         """The same on a device ("auto" unless named), in fp32 unless asked otherwise."""
         chosen = check_precision(precision or "fp32")
         target = resolve_device(device or "auto")
-        network = self.network if target == self.device else copy.deepcopy(self.network).to(target)
-        return replace(self, network=network, device=target, precision=resolve_precision(chosen, target))
+        if target not in self._networks:
+            self._networks[target] = copy.deepcopy(self.network).to(target)
+        return replace(self, network=self._networks[target], device=target, precision=resolve_precision(chosen, target))
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Features [n, d] of pictures uint8 [n, H, W, 3]; the same whatever the others are, in fp32 on a CPU."""
@@ -247,13 +253,17 @@ class LoadedEncoder:
         *,
         batch_size: int = 500,
     ) -> NDArray[np.float32]:
-        """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or names of files."""
+        """Features [N, d] of pictures that a person hands over in Python: arrays of many shapes, or names of files.
+
+        No more than `batch_size` go through the network at a time.
+        """
         if batch_size < 1:
             raise BadInput(f"batch_size is a number of pictures, at least 1, not {batch_size}")
         images = materialise(images)
         if are_paths(images):
             none, how = np.zeros((0, self.feature_dim), np.float32), self.preprocessing
-            return np.concatenate([none, *map(self, decode_files(images, how.side, how.resizing))])
+            batches = decode_files(images, how.side, how.resizing, most=batch_size)
+            return np.concatenate([none, *map(self, batches)])
         pictures = to_image_list(images)  # type: ignore[arg-type]  # not files, so arrays
         found = np.zeros((len(pictures), self.feature_dim), np.float32)
         shapes = [picture.shape for picture in pictures]

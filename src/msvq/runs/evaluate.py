@@ -176,15 +176,15 @@ def open_for(
         settings, resizing = _sized(settings, preprocessing), preprocessing.resizing
     check_source(settings.source)
     dataset = open_dataset(settings, resizing=resizing, download=download, display=display)
-    recorded = {} if run is None else run.environment()
-    if own and not moved and recorded.get("data_fingerprint", dataset.fingerprint()) != dataset.fingerprint():
+    if preprocessing is not None:  # normalised as in training, which is what the first layer knows
+        dataset = prepared(dataset, preprocessing)
+    known = None if run is None else run.environment().get("data_fingerprint")
+    if own and not moved and known not in (None, dataset.fingerprint):
         display.note(
             f"note: {dataset.name} has changed since the run was trained on it, so it is judged as other data; "
             f"its test pictures may be some that the run has learned from"
         )
         own = False
-    if preprocessing is not None:  # normalised as in training, which is what the first layer knows
-        dataset = prepared(dataset, preprocessing)
     return dataset, own
 
 

@@ -125,7 +125,7 @@ def environment(settings: Settings, data: ImageDataset, device: torch.device, ma
         "precision": settings.train.precision,
         "seed": settings.train.seed,
         "data": data.name,
-        "data_fingerprint": data.fingerprint(),
+        "data_fingerprint": data.fingerprint,
         "mean": data.mean,
         "std": data.std,
     }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from msvq.core.distributed import RaisedOnOtherRank, all_reduce_max, barrier, errors_on_all_ranks
 from msvq.core.errors import BadInput, first_line
@@ -19,6 +19,9 @@ Callback = Callable[[Line], object]  # called with every line, in the first proc
 
 class TrainerCallback:
     """Watches a training. A hook that is not defined does nothing."""
+
+    may_fail: ClassVar[bool] = False  # whether the run goes on without it, if it does
+    name: str = ""  # what it is called then
 
     def on_train_start(self, trainer: "Trainer") -> None:
         """Training begins, or goes on, at `trainer.step`. What is raised here ends it before the first step."""
@@ -54,7 +57,7 @@ class Logger(TrainerCallback):
     or to forget, what it has.
     """
 
-    name: str
+    may_fail = True  # it has the network and other people's servers against it
 
     def open(self, run: Path, settings: Mapping[str, Any]) -> str:
         """Begin, or go on; returns a sentence about where to look. Raises BadInput if it cannot."""
@@ -89,9 +92,9 @@ def wrap_functions(functions: Sequence[Callback]) -> list[FunctionCallback]:
 class CallbackList(TrainerCallback):
     """Calls all of them in order.
 
-    A logger that fails is reported once and left out: it has the network and other people's servers against it, and
-    metrics.jsonl has every line. A function that fails has a mistake in it, or wants the run to stop: its error is
-    kept in `failure`, for the trainer to raise when the run is saved.
+    One that may fail, and does, is reported once and left out: metrics.jsonl has every line. A function that fails has
+    a mistake in it, or wants the run to stop: its error is kept in `failure`, for the trainer to raise when the run is
+    saved.
     """
 
     def __init__(self, callbacks: Iterable[TrainerCallback], announce: Callable[[str], None]) -> None:
@@ -132,7 +135,7 @@ class CallbackList(TrainerCallback):
     def on_log(self, line: Line) -> None:
         """Returns when it is heard in the first process, where it may take longer than a step may."""
         for callback in list(self.callbacks) if is_main_process() else ():
-            if isinstance(callback, Logger):
+            if callback.may_fail:
                 self._try(callback, partial(callback.on_log, line))
             elif self.failure is None:
                 try:
@@ -145,7 +148,7 @@ class CallbackList(TrainerCallback):
     def on_train_end(self, trainer: "Trainer") -> None:
         """In the opposite order, those that have begun."""
         for callback in reversed(self.started):
-            if isinstance(callback, Logger):
+            if callback.may_fail:
                 self._try(callback, partial(callback.on_train_end, trainer))
             else:
                 callback.on_train_end(trainer)
@@ -168,12 +171,12 @@ class CallbackList(TrainerCallback):
         self.failure.add_note(sentence)
         raise self.failure
 
-    def _try(self, logger: Logger, work: Callable[[], None]) -> None:
-        if logger not in self.callbacks:
+    def _try(self, callback: TrainerCallback, work: Callable[[], None]) -> None:
+        if callback not in self.callbacks:
             return
         try:
             work()
         except Exception as error:
-            self.callbacks.remove(logger)
-            what = f"warning: {logger.name} fails ({first_line(error)})"
+            self.callbacks.remove(callback)
+            what = f"warning: {callback.name} fails ({first_line(error)})"
             self.announce(f"{what}; the run goes on without it, and metrics.jsonl has all")

@@ -135,11 +135,10 @@ def pretrain(
         with errors_on_all_ranks():
             keep = flags.kept(config) if saved is None else None
             config, method, loader, notes = prepare(config, data, device, keep, init)
-            fresh = saved is None or flags.recipe is not None
-            if fresh and "train.steps" in flags.named and "train.warmup_epochs" not in flags.named:
+            if saved is None and "train.steps" in flags.named and "train.warmup_epochs" not in flags.named:
                 config = limit_warmup(config, len(loader))
         begun = "new" if saved is None else f"{saved.state['step']} of {saved.state['total_steps']}"
-        check_same_on_all_ranks(config.to_yaml() + data.fingerprint() + begun + (init.sha256 if init else ""))
+        check_same_on_all_ranks(config.to_yaml() + data.fingerprint + begun + (init.sha256 if init else ""))
 
         # --- write down what is done here
         with errors_on_all_ranks():
@@ -159,6 +158,7 @@ def pretrain(
         trainer = make_trainer(config, data, method, loader, out, listeners, console)
         if saved is not None:
             go_on(trainer, saved)
+        del saved, init  # what is loaded need not stay in memory twice
         length = f"{counted(config.train.epochs, 'epoch')} of {counted(len(loader), 'step')}"
         if config.train.steps is not None:
             length = f"{counted(config.train.steps, 'step')} ({config.train.steps / len(loader):.1f} epochs)"
@@ -262,7 +262,7 @@ def make_trainer(
         directory=out,
         precision=precision,
         callbacks=[*monitors, *listeners, TrainingDisplay(console)],
-        record={"settings": config.model_dump(mode="json"), "data_fingerprint": data.fingerprint()},
+        record={"settings": config.model_dump(mode="json"), "data_fingerprint": data.fingerprint},
         announce=display.note,
     )
 

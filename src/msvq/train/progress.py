@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from msvq.evaluate.results import percent
 from msvq.runs.checkpoint import LAST
 from msvq.runs.metrics import Standing
-from msvq.train.callbacks import Line, Logger, TrainerCallback
+from msvq.train.callbacks import Line, TrainerCallback
 from msvq.train.trainer import StepOutput, Trainer
 
 REST = 50  # times what the last page took, between two of them: they take 2 % of a run at most
@@ -32,13 +32,10 @@ class Clock:
         return (time.monotonic() - self.started) / steps * (trainer.total_steps - trainer.step) if steps else None
 
 
-class LivePage(Logger):
-    """Has the page of the run written while it trains, at every look, but for those that would slow it.
+class LivePage(TrainerCallback):
+    """Has the page of the run written while it trains, at every look, but for those that would slow it."""
 
-    It is a logger: if it fails, the run goes on without it.
-    """
-
-    name = "report.html"
+    name, may_fail = "report.html", True
 
     def __init__(self, write: Callable[[Path, Standing], object]) -> None:
         self.write = write

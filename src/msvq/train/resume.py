@@ -140,14 +140,15 @@ def check_and_record_resume(saved: Saved, settings: Settings, data: ImageDataset
             f"restore their code, or start a new run in another --out"
         )
     begun = saved.state["record"].get("data_fingerprint")
-    if begun is not None and begun != data.fingerprint():
+    if begun is not None and begun != data.fingerprint:
         raise BadInput(
             f"the pictures of {data.name} have changed since the run began, so it cannot be continued exactly; "
             f"restore them, or start a new run in another --out"
         )
     for path in LENGTH:
         old, new = changed.get(path, [0, 0])
-        if old is not None and new is not None and new < old:
+        old = saved.state["step"] if old is None else old  # a run of epochs has no number of steps but those it made
+        if new is not None and new < old:
             raise BadInput(
                 f"cannot resume with fewer {path.removeprefix('train.')}: the run has {old}, not {new}; "
                 f"leave the flag out, or start a new run in another --out"

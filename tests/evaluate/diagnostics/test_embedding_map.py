@@ -12,11 +12,11 @@ from msvq.data.store import ImageDataset, ImageSplit, Names
 from msvq.evaluate.diagnostics import embedding_map
 from msvq.evaluate.diagnostics.embedding_map import (
     embed_in_plane,
-    neighbours_among,
     save_map,
     thumbnails,
     to_unit_square,
 )
+from msvq.evaluate.knn import nearest_others
 
 
 def clusters(num: int, dim: int, *, of: int = 3) -> tuple[Tensor, Tensor]:
@@ -53,19 +53,6 @@ def test_the_unit_square_keeps_the_aspect() -> None:
     fitted = to_unit_square(np.array([[0, 0], [10, 2], [5, 4]], np.float32))
     assert fitted == pytest.approx(np.array([[0, 0.3], [1, 0.5], [0.5, 0.7]]))
     assert to_unit_square(np.zeros((0, 2), np.float32)).shape == (0, 2)
-
-
-def test_neighbours_are_by_cosine_and_never_oneself() -> None:
-    features = torch.randn(15, 4) * torch.rand(15, 1)
-    found = neighbours_among(features, 6)
-    for row in range(15):
-        cosines = torch.nn.functional.cosine_similarity(features[row], features, dim=1)
-        expected = sorted((i for i in range(15) if i != row), key=lambda i: -float(cosines[i]))[:6]
-        assert found[row].tolist() == expected
-    assert neighbours_among(features[:3], 6).shape == (3, 2)
-    assert neighbours_among(features[:1], 6).shape == (1, 0)
-    same = neighbours_among(torch.ones(9, 4), 6)
-    assert not (same == torch.arange(9)[:, None]).any()
 
 
 def test_thumbnails_average_areas() -> None:
@@ -112,7 +99,7 @@ def test_a_map_of_test_pictures_is_written(tmp_path: Path) -> None:
     for name in encoders:
         assert saved[name].shape == (20, 2) and saved[name].dtype == np.float32
         assert saved[name].min() == 0 and saved[name].max() == 1
-    after = neighbours_among(features(encoders["after"], data.test.subsample(20)), 6)
+    _, after = nearest_others(features(encoders["after"], data.test.subsample(20)), 6)
     assert np.array_equal(saved["neighbours"], after.numpy()) and saved["neighbours"].dtype == np.int64
 
 

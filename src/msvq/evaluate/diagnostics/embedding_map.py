@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from msvq.core.console import printable
 from msvq.data.store import ImageDataset, ImageSplit
-from msvq.evaluate.diagnostics.gallery import NUM_NEIGHBOURS, nearest, save_arrays
+from msvq.evaluate.diagnostics.gallery import NUM_NEIGHBOURS, save_arrays
 from msvq.evaluate.features import Features
+from msvq.evaluate.knn import nearest_others
 from msvq.model.losses import l2_normalize
 
 NUM_DIMENSIONS = 50  # that t-SNE sees at most
@@ -55,15 +56,6 @@ def main_directions(features: Tensor, num: int) -> Tensor:
     largest = right.gather(1, right.abs().argmax(1, keepdim=True))[:, 0]
     along: Tensor = left * values * largest.sign()
     return along[:, :num]
-
-
-def neighbours_among(features: Tensor, k: int) -> Tensor:
-    """The k most similar others of each of the features [n, d] by cosine, nearest first: int64 [n, k].
-
-    Fewer than k others give as many as there are.
-    """
-    features = features.nan_to_num(0, 0, 0)
-    return nearest(features, features, min(k, max(0, len(features) - 1)), own=torch.arange(len(features)))
 
 
 def to_unit_square(places: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -112,5 +104,5 @@ def save_map(
     for name, encoder in encoders.items():
         found = l2_normalize(features(encoder, pictures))  # pictures are compared by cosine
         arrays[name] = to_unit_square(embed_in_plane(found, seed=0))
-        arrays["neighbours"] = neighbours_among(found, NUM_NEIGHBOURS).numpy().astype(np.int64)
+        arrays["neighbours"] = nearest_others(found, NUM_NEIGHBOURS)[1].numpy().astype(np.int64)
     save_arrays(path, arrays)

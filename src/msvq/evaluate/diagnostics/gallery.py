@@ -19,8 +19,8 @@ from msvq.data.loader import Loader
 from msvq.data.store import ImageDataset, ImageSplit
 from msvq.evaluate.diagnostics.false_negatives import Audit, top_entries, worst_pairs
 from msvq.evaluate.features import Features
+from msvq.evaluate.knn import nearest
 from msvq.methods.base import Batch, Loss, Method, SoftLabel
-from msvq.model.losses import l2_normalize
 from msvq.model.queue import Queue
 
 NUM_QUERIES, NUM_NEIGHBOURS, NUM_WORST = 10, 6, 8
@@ -31,17 +31,6 @@ LOOKED_AT = 20  # batches of an audit after training
 def save_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     """Write arrays by name, without anything that would have to be unpickled."""
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
-
-
-def nearest(bank: Tensor, queries: Tensor, num: int, *, own: Tensor | None = None) -> Tensor:
-    """Indices [M, num] of the bank's [N, d] most similar entries to queries [M, d], nearest first.
-
-    `own` [M] are the queries' own places in the bank, which are left out.
-    """
-    similarities = l2_normalize(queries) @ l2_normalize(bank).T
-    if own is not None:
-        similarities.scatter_(1, own[:, None], -2)
-    return similarities.topk(min(num, len(bank) - (own is not None)), dim=1).indices
 
 
 def choose_queries(labels: Tensor, num: int) -> Tensor:
@@ -69,7 +58,7 @@ def save_neighbours(
     for name, encoder in encoders.items():
         own = None if data.has_labels else queries
         known = features(encoder, bank)
-        found = nearest(known, features(encoder, asked), NUM_NEIGHBOURS, own=own).numpy()
+        found = nearest(known, features(encoder, asked), NUM_NEIGHBOURS, own=own)[1].numpy()
         arrays[name] = bank.take(found.reshape(-1)).reshape(*found.shape, *bank.shape[1:])
         arrays[f"{name}_labels"] = bank.labels[found]
     arrays["class_names"] = np.array(data.class_names, dtype=str)

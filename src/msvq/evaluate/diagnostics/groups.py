@@ -18,8 +18,8 @@ from msvq.evaluate.diagnostics.embedding_map import thumbnails
 from msvq.evaluate.diagnostics.gallery import save_arrays
 from msvq.evaluate.diagnostics.health import spread
 from msvq.evaluate.features import AT_ONCE
+from msvq.evaluate.knn import nearest_others
 from msvq.model.losses import l2_normalize
-from msvq.model.relations import rows_at_once
 
 ALL_AT_ONCE = 20_000  # pictures; more are learned from in batches
 TRIED = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of groups, where none is given
@@ -171,7 +171,8 @@ def save_groups(path: Path, pictures: ImageSplit, features: Tensor) -> None:
     members = [np.flatnonzero(assignments == group) for group in order]
     typical = [some[np.argsort(-cosines[some], kind="stable")][:NUM_TYPICAL] for some in members]
     side = np.full(len(pictures), pictures.shape[1])  # all have one size here
-    deviations = measure_oddness(_nearest_cosines(unit), _tiny(pictures), side, side)
+    near, _ = nearest_others(features, NEIGHBOURS)
+    deviations = measure_oddness(near.numpy(), _tiny(pictures), side, side)
     scores = deviations.max(0)
     odd = np.argsort(-scores, kind="stable")[:NUM_ODD]
     odd = odd[scores[odd] >= TELLING]
@@ -199,15 +200,3 @@ def _tiny(pictures: ImageSplit) -> NDArray[np.uint8]:
         parts.append(F.interpolate(planes, (8, 8), mode="area").round().to(torch.uint8).permute(0, 2, 3, 1))
     tiny: NDArray[np.uint8] = torch.cat(parts).numpy()
     return tiny
-
-
-def _nearest_cosines(unit: Tensor) -> NDArray[np.float32]:
-    """Cosines [N, k] of the unit features [N, d] with those of the k others most like them."""
-    k, rows = min(NEIGHBOURS, len(unit) - 1), rows_at_once(unit)
-    parts = []
-    for start in range(0, len(unit), rows):
-        similarities = unit[start : start + rows] @ unit.T
-        similarities.diagonal(start).fill_(-2)
-        parts.append(similarities.topk(k, dim=1).values)
-    cosines: NDArray[np.float32] = torch.cat(parts).numpy()
-    return cosines
