@@ -173,18 +173,13 @@ class Finder:
         return self._look(embed, {**options, "out": out}, pictures=pictures)
 
     def search(
-        self,
-        queries: str | Path | Sequence[str | Path],
-        *,
-        top: int = 20,
-        html: str | Path | None = None,
-        **options: Unpack[SearchOptions],
+        self, queries: str | Path | Sequence[str | Path], *, top: int = 20, **options: Unpack[LookOptions]
     ) -> "Searched":
         """The `top` pictures that are most like each query: a file, or the name of a picture there."""
         from msvq.search.search import search
 
         asked = [queries] if isinstance(queries, str | Path) else list(queries)
-        return self._look(search, {**options, "html": html}, queries=asked, top=top)
+        return self._look(search, options, queries=asked, top=top)
 
     def duplicates(
         self, *, threshold: float | None = None, into: str | Path | None = None, **options: Unpack[LookOptions]

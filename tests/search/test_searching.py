@@ -1,5 +1,6 @@
 """msvq search: the nearest pictures, an index that follows the data, and the page."""
 
+import csv
 import errno
 import json
 import re
@@ -26,7 +27,7 @@ from msvq.core.errors import BadInput
 from msvq.core.files import indexes
 from msvq.data.patterns import make_patterns
 from msvq.runs.encoder import load_run_encoder
-from msvq.search import page
+from msvq.search import findings, page
 from msvq.search import search as searching
 from msvq.search.index import Index, _reserved, open_index, unit_rows
 from msvq.search.inputs import Inputs
@@ -149,14 +150,18 @@ def test_any_number_of_queries_is_looked_up_some_at_a_time(
     inputs = Inputs(small_run, str(photos))
     asked: list[str | Path] = [*files, "city/20.png", files[0]]
     expected = searching.search(inputs, asked, top=4)
-    for name, value in {"QUERIES": 2, "FILES": 2, "PAGE_GROUPS": 5, "PAGE_PICTURES": 10}.items():
+    for name, value in {"QUERIES": 2, "FILES": 2}.items():
         monkeypatch.setattr(searching, name, value)
-    page = tmp_path / "found.html"
-    found = searching.search(inputs, asked, top=4, html=page)
+    monkeypatch.setattr(findings, "PAGE_GROUPS", 5)
+    page, out = tmp_path / "found.html", tmp_path / "found.csv"
+    found = searching.search(inputs, asked, top=4, out=out, html=page)
     for one, other in zip(found.answers, expected.answers, strict=True):
         assert [hit.name for hit in one.hits] == [hit.name for hit in other.hits]
     assert [answer.hits[0].name for answer in found.answers[:9]] == [f"{p.parent.name}/{p.name}" for p in files]
-    assert "The first 5 queries are shown." in page.read_text()
+    assert "The first 5 groups are shown." in page.read_text()
+    rows = list(csv.DictReader(out.open()))
+    assert [row["file"] for row in rows] == [hit.name for answer in found.answers for hit in answer.hits]
+    assert [row["rank"] for row in rows[:5]] == ["1", "2", "3", "4", "1"]
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(BadInput, match=r"text\.png' .*; name a picture that can be read"):
         searching.search(inputs, [*files, tmp_path / "text.png"])

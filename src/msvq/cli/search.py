@@ -53,7 +53,7 @@ def open_inputs(
 
 
 def over_inputs(command: Callable[..., None], *, last: Sequence[inspect.Parameter] = ()) -> Callable[..., None]:
-    """Register a command that is given `inputs`: the options of `open_inputs` stand behind its own, before the `last`."""
+    """Register a command that is given `inputs`: the options of `open_inputs` stand behind its own, before `last`."""
     shared = dict(inspect.signature(open_inputs).parameters)
     own = {name: one for name, one in inspect.signature(command).parameters.items() if name != "inputs"}
     parameters = [shared["encoder"], *own.values(), *list(shared.values())[1:], *last]
@@ -112,6 +112,7 @@ def search(
     ],
     more: Annotated[list[str] | None, Argument(metavar="[FILE]...", hidden=True)] = None,
     top: Annotated[int, Option(help="How many pictures to show.", min=1)] = 20,
+    out: Annotated[Path | None, Option(help="Write all rows to this .csv or .json file.")] = None,
     html: Page = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -123,11 +124,11 @@ def search(
     from msvq.search import search as searching
 
     display = Display(Console(stderr=True))
-    found = searching.search(inputs, [*query, *(more or [])], top=top, html=html, display=display)
+    found = searching.search(inputs, [*query, *(more or [])], top=top, out=out, html=html, display=display)
     if as_json:
         typer.echo(json.dumps(_search_record(found), indent=1))
     else:
-        _show_search(found, html)
+        _show_search(found, [out, html])
 
 
 def _search_record(found: "Searched") -> dict[str, object]:
@@ -144,7 +145,7 @@ def _search_record(found: "Searched") -> dict[str, object]:
     return {"pictures": found.num_pictures, "skipped": len(found.skipped), "answers": answers}
 
 
-def _show_search(found: "Searched", html: Path | None) -> None:
+def _show_search(found: "Searched", files: Sequence[Path | None]) -> None:
     """Print a table per query: rank, cosine, class where it is known, and name."""
     say = Display(Console()).note
     for answer in found.answers:
@@ -153,8 +154,8 @@ def _show_search(found: "Searched", html: Path | None) -> None:
         rows = [(str(rank), f"{hit.similarity:.3f}", hit.class_name, hit.name) for rank, hit in hits]
         show_table(("", "cosine", "class", "picture"), rows)
         say("")
-    if html is not None:
-        say(f"page  {html}")
+    for path in filter(None, files):
+        say(f"written  {path}")
     if found.skipped:
         say(tell_skipped(found.skipped))
 

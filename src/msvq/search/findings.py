@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, open_index
 from msvq.search.inputs import Inputs
-from msvq.search.page import ENDINGS, Card, Group, files_of, make_thumbnails, render_pictures, shown, write_page
+from msvq.search.page import ENDINGS, Card, Group, Thumbnails, make_thumbnails, render_pictures, shown, write_page
 
 TABLES = (".csv", ".json")
 SAMPLE = 2000  # pictures by which a collapse is noticed
@@ -64,22 +64,39 @@ class Findings:
         """Columns and rows to print: those of the table, where nothing is shorter."""
         return self.columns, self.rows
 
-    def write(self, out: Path | None, html: Path | None) -> None:
-        """Write the table (.csv or .json) and the page, where they are wanted."""
+    def page_groups(self) -> list[Group]:
+        """The first groups, as many pictures as a page has room for."""
+        return shorten(self.groups[:PAGE_GROUPS], PAGE_PICTURES)
+
+    def thumbnails(self, positions: Iterable[int]) -> Thumbnails:
+        """Small pictures of some positions."""
+        return make_thumbnails(self.source, positions)
+
+    def files_of(self, positions: Iterable[int]) -> dict[int, str]:
+        """The files behind pictures, where they are files."""
+        return {place: self.source[place] for place in positions} if isinstance(self.source, FileImages) else {}
+
+    def write(self, out: Path | None, html: Path | None, *, further: Mapping[int, Group] = {}) -> None:
+        """Write the table (.csv or .json) and the page, where they are wanted.
+
+        On the page, a click on a picture leads to its group in `further`, where it has one.
+        """
         if out is not None:
             write_table(out, self)
         if html is not None:
-            groups = shorten(self.groups[:PAGE_GROUPS], PAGE_PICTURES)
-            first = f" The first {PAGE_GROUPS} groups are shown." if len(self.groups) > PAGE_GROUPS else ""
-            positions = shown(groups)
-            thumbnails, files = make_thumbnails(self.source, positions), files_of(self.source, positions)
-            write_page(html, self.title, self.sentence + first, groups, thumbnails, files, notes=self.notes)
+            groups, sentence = self.page_groups(), self.sentence
+            if further:
+                sentence += " A click on a picture leads to those most like it."
+            if len(self.groups) > PAGE_GROUPS:
+                sentence += f" The first {PAGE_GROUPS} groups are shown."
+            positions = [*shown(groups), *shown(further.values())]
+            thumbnails, files = self.thumbnails(positions), self.files_of(positions)
+            write_page(html, self.title, sentence, groups, thumbnails, files, notes=self.notes, further=further)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first groups."""
         groups = shorten(self.groups[:NOTEBOOK_GROUPS], NOTEBOOK_PICTURES)
-        thumbnails = make_thumbnails(self.source, shown(groups))
-        return render_pictures(self.title, self.sentence, groups, thumbnails, self.notes)
+        return render_pictures(self.title, self.sentence, groups, self.thumbnails(shown(groups)), self.notes)
 
 
 def write_table(path: Path, found: Findings) -> None:

@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from msvq.core.files import write_text
 from msvq.data.sources.base import ImageSource
-from msvq.data.sources.folders import FileImages
 from msvq.data.workers import Result
 from msvq.report.pictures import data_address, shrink
 from msvq.report.templates import resource, templates
@@ -92,11 +91,6 @@ def link_files(page: Path, files: Mapping[int, str]) -> dict[int, str]:
         near = {place: os.path.relpath(file, page.absolute().parent) for place, file in files.items()}
         return {place: quote(os.fsencode(PurePath(file).as_posix())) for place, file in near.items()}
     return {}
-
-
-def files_of(source: ImageSource, positions: Iterable[int]) -> dict[int, str]:
-    """The files of pictures, where they are files."""
-    return {place: source[place] for place in positions} if isinstance(source, FileImages) else {}
 
 
 def write_page(

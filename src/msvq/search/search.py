@@ -1,7 +1,7 @@
 """`msvq search`: the pictures of a source that are most like a query, by the cosine of their features."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,23 +15,11 @@ from msvq.core.errors import BadInput
 from msvq.core.files import expanduser
 from msvq.data.sources.base import ImageSource, Positions
 from msvq.runs.encoder import LoadedEncoder
-from msvq.search.feature_shards import Skipped
-from msvq.search.findings import NOTEBOOK_GROUPS, NOTEBOOK_PICTURES, PAGE_GROUPS, PAGE_PICTURES, make_card, shorten
+from msvq.search.findings import Cell, Findings, make_card, open_pictures
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
-from msvq.search.page import (
-    ENDINGS,
-    Card,
-    Group,
-    Thumbnails,
-    files_of,
-    make_thumbnails,
-    render_pictures,
-    shown,
-    write_page,
-)
+from msvq.search.page import Card, Group, Thumbnails, make_thumbnails, shown
 
-TITLE = "Similar pictures"
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 QUERIES = 256  # looked up at a time
 FILES = 64  # of those that are no pictures of the source, decoded at a time
@@ -50,34 +38,25 @@ class Answer:
     hits: tuple[Match, ...]
 
 
-@dataclass(frozen=True)
-class Searched:
-    """The answers to all queries, and what they were looked up in."""
+@dataclass(frozen=True, kw_only=True)
+class Searched(Findings):
+    """The pictures most like each query, in the order of the queries."""
 
     answers: tuple[Answer, ...]
     num_pictures: int
-    skipped: Skipped
-    source: ImageSource = field(repr=False)
-    groups: tuple[Group, ...] = field(repr=False)  # of each query: the query, which leads, and its answers
     files: tuple[Path, ...] = field(repr=False)  # those of the queries: the first is at position -1, and so on
 
-    @property
-    def sentence(self) -> str:
-        """What the answers are."""
-        return (
-            f"The most similar of {self.num_pictures:,} pictures in {self.source.title}, by the cosine of their "
-            f"features: 1 is the same to the encoder, and it sees the square in the middle that is shown here."
-        )
+    def thumbnails(self, positions: Iterable[int]) -> Thumbnails:
+        """Of pictures of the source, and of files that were asked for."""
+        positions = list(positions)
+        asked = make_thumbnails(open_files(self.files), [-1 - place for place in positions if place < 0])
+        there = make_thumbnails(self.source, _of_source(positions))
+        return {**there, **{-1 - place: made for place, made in asked.items()}}
 
-    def thumbnails(self, positions: Sequence[int]) -> Thumbnails:
-        """Of pictures of the source, and of all files that were asked for."""
-        asked = make_thumbnails(open_files(self.files), range(len(self.files)))
-        return {**make_thumbnails(self.source, positions), **{-1 - place: made for place, made in asked.items()}}
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the first answers."""
-        groups = shorten(self.groups[:NOTEBOOK_GROUPS], NOTEBOOK_PICTURES)
-        return render_pictures(TITLE, self.sentence, groups, self.thumbnails(_positions(groups)), ())
+    def files_of(self, positions: Iterable[int]) -> dict[int, str]:
+        """The files behind pictures."""
+        asked = {-1 - place: str(file) for place, file in enumerate(self.files)}
+        return super().files_of(_of_source(positions)) | asked
 
 
 def nearest(
@@ -105,20 +84,17 @@ def search(
     queries: Sequence[str | Path],
     *,
     top: int = 20,
+    out: Path | None = None,
     html: Path | None = None,
     display: Display | None = None,
 ) -> Searched:
-    """The `top` nearest pictures to each query: a file, or the name of a picture of the source.
-
-    `html` is a page that is written with thumbnails.
-    """
+    """The `top` nearest pictures to each query: a file, or the name of a picture of the source."""
     display = display or Display()
     if top < 1:
         raise BadInput(f"--top is the number of pictures to show, at least 1, not {top}")
     if not queries:
         raise BadInput("there is nothing to search for; name a picture with --query")
-    inputs.check_output("--html", html, ENDINGS)
-    encoder, source = inputs.open(display)
+    encoder, source = open_pictures(inputs, out, html, display)
     asked = find_queries("--query", list(map(str, queries)), source)
     files = list(dict.fromkeys(query for query in asked if isinstance(query, Path)))
     file_features = _embed_files("--query", files, encoder)
@@ -131,16 +107,30 @@ def search(
             advance(len(found_rows[-1][0]))
     scores, rows = (np.concatenate(part) for part in zip(*found_rows, strict=True))
     answers, groups = [], []
+    table: list[tuple[Cell, ...]] = []
     for query, place, *matches in zip(map(str, queries), asked, scores.tolist(), rows.tolist(), strict=True):
         hits = tuple(index.match(row, score) for score, row in zip(*matches, strict=True))
         answers.append(Answer(query, hits))
+        table += [(query, rank, round(h.similarity, 4), h.class_name, h.name) for rank, h in enumerate(hits, start=1)]
         name = Path(query).name
         lead = Card(place if isinstance(place, int) else -1 - files.index(place), name, note="query")
         cards = [Card(hit.position, hit.name, hit.class_name, f"{hit.similarity:.3f}") for hit in hits]
         groups.append(Group(f"Most like {name}", "", cards, lead))
-    found = Searched(tuple(answers), len(index), index.left_out, source, tuple(groups), tuple(files))
-    if html is not None:
-        _write_html(html, index, found)
+    found = Searched(
+        title="Similar pictures",
+        sentence=f"The most similar of {len(index):,} pictures in {source.title}, by the cosine of their features: 1 "
+        f"is the same to the encoder, and it sees the square in the middle that is shown here.",
+        columns=("query", "rank", "cosine", "class", "file"),
+        rows=tuple(table),
+        groups=tuple(groups),
+        source=source,
+        skipped=index.left_out,
+        answers=tuple(answers),
+        num_pictures=len(index),
+        files=tuple(files),
+    )
+    there = _of_source(shown(found.page_groups())) if html is not None else []
+    found.write(out, html, further=_find_further(index, np.searchsorted(index.kept, there).tolist()))
     return found
 
 
@@ -191,21 +181,9 @@ def _indexed_feature(option: str, position: int, index: Index) -> NDArray[np.flo
     return np.array(index.features[np.searchsorted(index.kept, position)])
 
 
-def _positions(groups: Sequence[Group]) -> list[int]:
-    """Of the pictures in some groups that are of the source."""
-    return [position for position in dict.fromkeys(shown(groups)) if position >= 0]
-
-
-def _write_html(path: Path, index: Index, found: Searched) -> None:
-    groups = shorten(found.groups[:PAGE_GROUPS], PAGE_PICTURES)
-    first = _positions(groups)
-    further = _find_further(index, np.searchsorted(index.kept, first).tolist())
-    positions = [*first, *shown(further.values())]
-    files = files_of(index.source, positions) | {-1 - place: str(file) for place, file in enumerate(found.files)}
-    sentence = f"{found.sentence} A click on a picture leads to those most like it."
-    if len(found.groups) > PAGE_GROUPS:
-        sentence += f" The first {PAGE_GROUPS} queries are shown."
-    write_page(path, TITLE, sentence, groups, found.thumbnails(positions), files, further=further)
+def _of_source(positions: Iterable[int]) -> list[int]:
+    """Those of pictures of the source, each once."""
+    return [position for position in dict.fromkeys(positions) if position >= 0]
 
 
 def _find_further(index: Index, rows: list[int]) -> dict[int, Group]:
