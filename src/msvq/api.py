@@ -28,7 +28,7 @@ from msvq.runs.encoder import EncoderMetadata, LoadedEncoder, load_run_encoder, 
 from msvq.runs.evaluate import evaluate
 from msvq.runs.own_loop import save_run as save_own_run
 from msvq.runs.run_dir import RunDir
-from msvq.search.embedding import Written, embed, embed_source
+from msvq.search.embedding import EmbedResult, embed, embed_source
 from msvq.search.inputs import Inputs
 from msvq.train import pretrain as training
 from msvq.train.callbacks import Callback
@@ -165,7 +165,9 @@ class Finder:
         """Features of all pictures of what `--data` takes, or of a split; and which cannot be read, with the reason."""
         return Embedded(*embed_source(self._encoder(device), str(source), split=split, workers=workers))
 
-    def write_features(self, out: str | Path, *, pictures: bool = False, **options: Unpack[SearchOptions]) -> Written:
+    def write_features(
+        self, out: str | Path, *, pictures: bool = False, **options: Unpack[SearchOptions]
+    ) -> EmbedResult:
         """Features of all pictures to an .npz, .parquet or .csv: `msvq embed`, with its options.
 
         `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.

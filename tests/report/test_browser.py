@@ -11,7 +11,7 @@ from tests.report.browser import Browser, find_chromium
 from tests.report.fixtures import HOSTILE, make_run
 
 from msvq.report.page import write_live_report, write_report
-from msvq.runs.metrics import Standing
+from msvq.runs.metrics import RunProgress
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt install chromium)")
 
@@ -216,7 +216,7 @@ def test_a_page_of_a_run_that_trains_renews_itself_where_one_reads(browser: Brow
     run = make_run(tmp_path / "run")
     page = run / "report.html"
     for step, seconds in ((40, 4), (60, 1)):
-        write_live_report(run, Standing(step, 100, 60.0, running=True))
+        write_live_report(run, RunProgress(step, 100, 60.0, running=True))
         page.write_text(page.read_text().replace('data-renew="20"', f'data-renew="{seconds}"'))
         if step == 40:
             browser.open(page, height=500)

@@ -15,7 +15,7 @@ from tests.report.fixtures import make_run
 
 import msvq
 from msvq.report.page import write_live_report, write_report
-from msvq.runs.metrics import Standing
+from msvq.runs.metrics import RunProgress
 from msvq.train.progress import LivePage
 from msvq.train.signals import Interrupted
 
@@ -52,7 +52,7 @@ def test_a_run_has_a_page_while_it_trains_and_another_when_it_was_stopped(tmp_pa
 
 
 def test_a_page_that_fails_is_a_warning_and_the_run_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(run: Path, standing: Standing) -> None:
+    def fail(run: Path, standing: RunProgress) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr("msvq.api.write_live_report", fail)
@@ -67,7 +67,7 @@ def test_pages_take_a_fiftieth_of_the_time_at_most(tmp_path: Path, monkeypatch: 
     now, written = [0.0], []
     monkeypatch.setattr("msvq.train.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def write(run: Path, standing: Standing) -> None:
+    def write(run: Path, standing: RunProgress) -> None:
         written.append(standing.step)
         now[0] += 0.5
 
@@ -88,7 +88,7 @@ def test_an_unfinished_run_shows_nothing_of_an_end_it_has_not_reached(tmp_path: 
     run = make_run(tmp_path / "run")
     (run / "encoder.json").unlink()
     (run / "eval" / "analysis.json").unlink()  # as when a run goes on that was over
-    write_live_report(run, Standing(50, 100, 90.0, running=True))
+    write_live_report(run, RunProgress(50, 100, 90.0, running=True))
     page = (run / "report.html").read_text()
     assert "Training: 50 of 100 steps (50 %)." in page and "90 s left: trained about" in page
     assert "<b>33.0 %</b><span>so far</span>" in page

@@ -39,7 +39,7 @@ from msvq.model.libraries import _name_of_today
 from msvq.model.whitening import without_whitening
 from msvq.runs.beside import compare_without_labels
 from msvq.runs.encoder_names import load_encoder
-from msvq.runs.evaluate import open_for, prepared
+from msvq.runs.evaluate import open_for, with_preprocessing
 from msvq.search.feature_shards import compute_features
 from msvq.train import init_weights
 
@@ -425,7 +425,7 @@ def test_neighbours_in_common_are_those_that_one_counts_by_hand(says: Says, tmp_
     near = []
     for name in ("pixels", tmp_path / "x.pth"):
         encoder = load_encoder(name)
-        fed = dataset if encoder.guessed else prepared(dataset, encoder.preprocessing)
+        fed = dataset if encoder.guessed else with_preprocessing(dataset, encoder.preprocessing)
         found = feature_function(fed, torch.device("cpu"), "fp32")(encoder.network, dataset.train).numpy()
         unit = found / np.linalg.norm(found, axis=1, keepdims=True)
         near.append(

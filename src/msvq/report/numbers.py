@@ -10,7 +10,7 @@ from msvq.core.console import duration
 from msvq.core.user_code import is_user_code
 from msvq.evaluate.results import percent, percent_error
 from msvq.report.records import Record, is_number
-from msvq.runs.metrics import Standing
+from msvq.runs.metrics import RunProgress
 
 # A sign and a word for each state, so that colour is never alone.
 STATES = {
@@ -52,7 +52,7 @@ COLUMNS = {
 NOT_JUDGED = ("chance", "kNN, untrained", "rank", "rank, projector", "pictures / s")
 
 
-def progress(record: Record, standing: Standing | None) -> dict[str, Any]:
+def progress(record: Record, standing: RunProgress | None) -> dict[str, Any]:
     """How far a run is that is not over, when it will be, or how to go on with it; empty for one that is."""
     if standing is None and record.is_finished:
         return {}
@@ -84,7 +84,7 @@ def _clock(seconds: float) -> str:
     return time.strftime("%H:%M" if then[:3] == today[:3] else "%a %d %b, %H:%M", then)
 
 
-def _until_late(record: Record, standing: Standing) -> float:
+def _until_late(record: Record, standing: RunProgress) -> float:
     """Seconds after which there ought to have been news of a run that trains: three looks, and some patience."""
     looks = [float(line["step"]) for line in record.metrics if line.get("kind") == "eval"]
     if standing.seconds_left is None or len(looks) < 2:

@@ -18,7 +18,7 @@ from msvq.report.numbers import class_rows, comparison, confusion, progress, sof
 from msvq.report.pictures import cell
 from msvq.report.records import Record, read_record, read_records
 from msvq.report.templates import resource, templates
-from msvq.runs.metrics import Standing
+from msvq.runs.metrics import RunProgress
 
 SCRIPTS = ("page.js", "map.js")
 WRITTEN = ("report.html", "figures")  # in a run
@@ -52,7 +52,7 @@ def write_report(runs: Path | Sequence[Path], out: Path | None = None, *, figure
     return out
 
 
-def write_live_report(run: Path, standing: Standing) -> None:
+def write_live_report(run: Path, standing: RunProgress) -> None:
     """Write the page of a run that trains, or that has just stopped; figures are for the end."""
     check_places(run, WRITTEN)
     write_text(run / "report.html", render([read_record(run)], standing))
@@ -80,7 +80,7 @@ def report_on(runs: Sequence[Path], *, out: Path | None = None) -> Path:
     return write_report(list(runs), out)
 
 
-def render(records: Sequence[Record], standing: Standing | None = None) -> str:
+def render(records: Sequence[Record], standing: RunProgress | None = None) -> str:
     """The page as text. `standing`: how far the run is, where it is not over."""
     maps, sheets = map_data(records)
     scripts = [resource(name) for name in SCRIPTS]
@@ -111,7 +111,7 @@ def summary(run: Path) -> str:
     return templates().get_template("summary.html").render(record=record, charts=drawn, style=resource("summary.css"))
 
 
-def _run(record: Record, standing: Standing | None, *, own_curves: bool) -> dict[str, Any]:
+def _run(record: Record, standing: RunProgress | None, *, own_curves: bool) -> dict[str, Any]:
     """What the page says about one run."""
     more = [curve for curve in MORE if curve.key != "false_negatives.all"]  # it is in the chart of all soft labels
     command = f"msvq pretrain --recipe {shlex.quote(str(record.path / 'config.yaml'))} --out runs/again"

@@ -177,7 +177,7 @@ def open_for(
     check_source(settings.source)
     dataset = open_dataset(settings, resizing=resizing, download=download, display=display)
     if preprocessing is not None:  # normalised as in training, which is what the first layer knows
-        dataset = prepared(dataset, preprocessing)
+        dataset = with_preprocessing(dataset, preprocessing)
     known = None if run is None else run.environment().get("data_fingerprint")
     if own and not moved and known not in (None, dataset.fingerprint):
         display.note(
@@ -225,13 +225,13 @@ def open_beside(
     if not other.guessed and not (own and other.name == UNTRAINED):
         settings, resizing = _sized(settings, other.preprocessing), other.preprocessing.resizing
     dataset = open_dataset(settings, resizing=resizing, display=display)
-    dataset = dataset if other.guessed else prepared(dataset, other.preprocessing)
+    dataset = dataset if other.guessed else with_preprocessing(dataset, other.preprocessing)
     if other.name == UNTRAINED:
         device = next(other.network.parameters()).device
         fit_whitening(other.network, feature_function(dataset, device, PRECISION), dataset.train)
     return dataset
 
 
-def prepared(dataset: ImageDataset, how: Preprocessing) -> ImageDataset:
+def with_preprocessing(dataset: ImageDataset, how: Preprocessing) -> ImageDataset:
     """The data set with its test pictures fed to an encoder as that knows them."""
     return replace(dataset, mean=how.mean, std=how.std, test_size=how.size, resizing=how.resizing)

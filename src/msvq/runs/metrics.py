@@ -12,7 +12,7 @@ from msvq.core.launch import is_main_process
 from msvq.core.ordinary_files import read_ordinary
 
 
-class Standing(NamedTuple):
+class RunProgress(NamedTuple):
     """How far a run is that has not left all that a run leaves."""
 
     step: int

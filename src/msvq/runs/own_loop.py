@@ -22,7 +22,7 @@ from msvq.model.pooling import Encoder
 from msvq.model.teacher import Network
 from msvq.runs.encoder import Preprocessing, freeze, save_encoder
 from msvq.runs.encoder_folder import fill
-from msvq.runs.evaluate import prepared
+from msvq.runs.evaluate import with_preprocessing
 from msvq.runs.run_dir import check_out, environment, locked, start_directory
 
 MADE_BY = "msvq.save_run"
@@ -49,13 +49,13 @@ def save_run(
     check_source(data)
     how = _preprocessing(size, mean, std)
     name = next((key for key, kind in METHODS.items() if type(encoder) is kind), OWN_LOOP) if method is None else method
-    settings, network = rebuilt(_backbone(encoder), backbone, size)
+    settings, network = rebuild_backbone(_backbone(encoder), backbone, size)
     place = DataSettings(
         source=absolute(data), root=None if data_root is None else Path(data_root), size=size, test_size=size
     )
     dataset = open_dataset(place)
     with closing(dataset), locked(out):
-        pictures = prepared(dataset, how)
+        pictures = with_preprocessing(dataset, how)
         config = Settings(data=place, backbone=settings.for_size(size), method={"name": name})
         known = environment(config, pictures, torch.device("cpu"), MADE_BY)
         start_directory(out, config, {key: value for key, value in known.items() if key not in NOT_KNOWN})
@@ -84,7 +84,7 @@ def _backbone(module: nn.Module) -> nn.Module:
     return module.backbone if isinstance(module, Network) else module
 
 
-def rebuilt(network: nn.Module, backbone: str | None, size: int) -> tuple[BackboneSettings, Encoder]:
+def rebuild_backbone(network: nn.Module, backbone: str | None, size: int) -> tuple[BackboneSettings, Encoder]:
     """Settings by which a network can be built again, and what is built by them: it gives the same features.
 
     `backbone`: what they name, where it is none of the package's ResNets.

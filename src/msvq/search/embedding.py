@@ -21,7 +21,7 @@ from msvq.search.viewer import find_viewer_columns
 
 
 @dataclass(frozen=True)
-class Written:
+class EmbedResult:
     """What `embed` has written."""
 
     num: int
@@ -38,7 +38,7 @@ def embed(
     pictures: bool = False,
     batch_size: int = BATCH_SIZE,
     display: Display | None = None,
-) -> Written:
+) -> EmbedResult:
     """Write the features of all pictures to an .npz, .parquet or .csv, from the index that every command shares.
 
     `pictures`: a .parquet holds thumbnails, a map and neighbours as well, for viewers.
@@ -82,7 +82,7 @@ def embed(
     else:
         listing.unlink(missing_ok=True)  # of an earlier time
     listed, again = listing if index.left_out else None, may_pass(index.skipped)
-    return Written(len(index), encoder.feature_dim, index.left_out, skipped_path=listed, try_again=again)
+    return EmbedResult(len(index), encoder.feature_dim, index.left_out, skipped_path=listed, try_again=again)
 
 
 def embed_source(

@@ -25,7 +25,16 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.feature_shards import Skipped
 from msvq.search.index import Index, open_index
 from msvq.search.inputs import Inputs
-from msvq.search.page import ENDINGS, Card, Group, Thumbnails, make_thumbnails, render_pictures, shown, write_page
+from msvq.search.page import (
+    ENDINGS,
+    Card,
+    Group,
+    Thumbnails,
+    make_thumbnails,
+    positions_of,
+    render_pictures,
+    write_page,
+)
 
 TABLES = (".csv", ".json")
 SAMPLE = 2000  # pictures by which a collapse is noticed
@@ -89,14 +98,14 @@ class Findings:
                 sentence += " A click on a picture leads to those most like it."
             if len(self.groups) > PAGE_GROUPS:
                 sentence += f" The first {PAGE_GROUPS} groups are shown."
-            positions = [*shown(groups), *shown(further.values())]
+            positions = [*positions_of(groups), *positions_of(further.values())]
             thumbnails, files = self.thumbnails(positions), self.files_of(positions)
             write_page(html, self.title, sentence, groups, thumbnails, files, notes=self.notes, further=further)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the first groups."""
         groups = shorten(self.groups[:NOTEBOOK_GROUPS], NOTEBOOK_PICTURES)
-        return render_pictures(self.title, self.sentence, groups, self.thumbnails(shown(groups)), self.notes)
+        return render_pictures(self.title, self.sentence, groups, self.thumbnails(positions_of(groups)), self.notes)
 
 
 def write_table(path: Path, found: Findings) -> None:

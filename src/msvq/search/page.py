@@ -80,7 +80,7 @@ def _thumbnail(result: Result, index: int, size: int) -> Thumbnail:
     return Thumbnail(data_address(shrink(result.rows[index], THUMBNAIL), QUALITY), 0 < size < SMALL)
 
 
-def shown(groups: Iterable[Group]) -> list[int]:
+def positions_of(groups: Iterable[Group]) -> list[int]:
     """Positions of all pictures in some groups."""
     return [card.position for group in groups for card in (*group.cards, *([group.lead] if group.lead else []))]
 
@@ -111,7 +111,7 @@ def write_page(
     further = further or {}
     again = "".join(
         f'.p{place} {{ background-image: url("{thumbnails[place].address}"); }}\n'
-        for place in dict.fromkeys(shown(further.values()))
+        for place in dict.fromkeys(positions_of(further.values()))
     )
     facts = {"further": further, "links": link_files(path, files), "notes": notes}
     write_text(path, _render("page.html", title, sentence, groups, thumbnails, again, **facts))

@@ -18,7 +18,7 @@ from msvq.runs.encoder import LoadedEncoder
 from msvq.search.findings import Cell, Findings, make_card, open_pictures
 from msvq.search.index import Index, Match, open_index, unit_rows
 from msvq.search.inputs import Inputs, open_files
-from msvq.search.page import Card, Group, Thumbnails, make_thumbnails, shown
+from msvq.search.page import Card, Group, Thumbnails, make_thumbnails, positions_of
 
 ROWS = 65_536  # compared at a time: 128 MB of features with 512 numbers each
 QUERIES = 256  # looked up at a time
@@ -129,7 +129,7 @@ def search(
         num_pictures=len(index),
         files=tuple(files),
     )
-    there = _of_source(shown(found.page_groups())) if html is not None else []
+    there = _of_source(positions_of(found.page_groups())) if html is not None else []
     found.write(out, html, further=_find_further(index, np.searchsorted(index.kept, there).tolist()))
     return found
 

@@ -36,7 +36,7 @@ from msvq.methods import METHODS, Method
 from msvq.runs.analyze import evaluate_finished_run
 from msvq.runs.checkpoint import remove_leftovers
 from msvq.runs.encoder import save_encoder
-from msvq.runs.metrics import Standing
+from msvq.runs.metrics import RunProgress
 from msvq.runs.run_dir import RunDir, add_skipped, check_out, environment, locked, start_directory
 from msvq.train.budget import fit_to_budget
 from msvq.train.callbacks import Callback, TrainerCallback, wrap_functions
@@ -66,7 +66,7 @@ def pretrain(
     download: bool = False,
     loggers: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
-    write_page: Callable[[Path, Standing], object],
+    write_page: Callable[[Path, RunProgress], object],
     console: Console,
     made_by: str,
 ) -> bool:
@@ -157,7 +157,7 @@ def pretrain(
         # --- train
         trainer = make_trainer(config, data, method, loader, out, listeners, console)
         if saved is not None:
-            go_on(trainer, saved)
+            resume_trainer(trainer, saved)
         del saved, init  # what is loaded need not stay in memory twice
         length = f"{counted(config.train.epochs, 'epoch')} of {counted(len(loader), 'step')}"
         if config.train.steps is not None:
@@ -277,7 +277,7 @@ def open_trial(
         yield make_trainer(config, data, method, loader, Path(folder), (), Console(quiet=True))
 
 
-def go_on(trainer: Trainer, saved: Saved) -> None:
+def resume_trainer(trainer: Trainer, saved: Saved) -> None:
     """Put the trainer where the run stands."""
     with errors_on_all_ranks():
         trainer.load(saved.state)

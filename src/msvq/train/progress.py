@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from msvq.evaluate.results import percent
 from msvq.runs.checkpoint import LAST
-from msvq.runs.metrics import Standing
+from msvq.runs.metrics import RunProgress
 from msvq.train.callbacks import Line, TrainerCallback
 from msvq.train.trainer import StepOutput, Trainer
 
@@ -37,7 +37,7 @@ class LivePage(TrainerCallback):
 
     name, may_fail = "report.html", True
 
-    def __init__(self, write: Callable[[Path, Standing], object]) -> None:
+    def __init__(self, write: Callable[[Path, RunProgress], object]) -> None:
         self.write = write
         self.next = 0.0  # on the clock: not before
 
@@ -58,7 +58,7 @@ class LivePage(TrainerCallback):
 
     def _write(self, seconds_left: float | None, *, running: bool) -> None:
         begun, trainer = time.monotonic(), self.trainer
-        self.write(trainer.checkpoints.parent, Standing(trainer.step, trainer.total_steps, seconds_left, running))
+        self.write(trainer.checkpoints.parent, RunProgress(trainer.step, trainer.total_steps, seconds_left, running))
         self.shown, ended = True, time.monotonic()
         self.next = ended + REST * (ended - begun)
 
