@@ -28,7 +28,7 @@ GUARDED = {
     ("preflight/machine.py", "os.sysconf"),
     ("reproduce/sweep.py", "start_new_session"),
     ("preflight/machine.py", "resource"),
-    ("search/index.py", "os.posix_fallocate"),
+    ("core/files.py", "os.posix_fallocate"),
 }
 
 
