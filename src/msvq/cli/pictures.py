@@ -93,9 +93,9 @@ def duplicates(
 ) -> "Findings":
     """Find pictures that are there more than once.
 
-    Pictures that are near by their features, or by their thumbnails however turned, are compared pixel by pixel: equal
-    files, and pictures that were resized, saved again, turned, mirrored or cropped. Nothing is deleted. 'msvq doctor'
-    needs no encoder, and finds those of them that are neither turned nor cropped.
+    Pictures that are near by their features, by their thumbnails however turned, or by parts of these, are compared
+    pixel by pixel: equal files, and pictures that were resized, saved again, turned, mirrored or cropped. Nothing is
+    deleted. 'msvq doctor' needs no encoder, and finds those of them that are neither turned nor cropped.
     Example: msvq duplicates runs/photos --data ~/photos --out duplicates.csv --html duplicates.html
     """
     from msvq.search.duplicates import find_duplicates
