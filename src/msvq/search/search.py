@@ -129,8 +129,11 @@ def search(
         num_pictures=len(index),
         files=tuple(files),
     )
-    there = _of_source(positions_of(found.page_groups())) if html is not None else []
-    found.write(out, html, further=_find_further(index, np.searchsorted(index.kept, there).tolist()))
+    further = {}
+    if html is not None:
+        there = _of_source(positions_of(found.page_groups()))
+        further = _find_further(index, np.searchsorted(index.kept, there).tolist())
+    found.write(out, html, further=further)
     return found
 
 
@@ -161,6 +164,8 @@ def embed_queries(option: str, asked: Sequence[Query], index: Index, encoder: Lo
 
 def _embed_files(option: str, paths: Sequence[Path], encoder: LoadedEncoder) -> dict[Path, NDArray[np.float32]]:
     """Unit features [d] of files, read in a process of their own: a query may be any file."""
+    if not paths:
+        return {}  # without a process to decode none
     how = encoder.preprocessing
     found: dict[Path, NDArray[np.float32]] = {}
     portions = [np.arange(start, min(start + FILES, len(paths))) for start in range(0, len(paths), FILES)]
